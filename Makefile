@@ -1,0 +1,40 @@
+# Every target sets up what it needs: on a machine with Python 3.11, make and git, `make test` is enough.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check unit bench soak clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt scripts/system-deps
+	scripts/system-deps
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Outlast needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/pytest -m 'not soak'
+
+test: check unit
+
+bench: $(READY)
+	$(BIN)/python -m bench all
+
+soak: $(READY)
+	$(BIN)/pytest -m 'soak or not soak' --soak
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,97 @@
+"""Every error Outlast raises on purpose, as one tree.
+
+    OutlastError
+    ├── UsageError            the call or the command line is wrong
+    │   ├── ConfigError       a setting has a value that cannot work
+    │   └── ScriptNotFound    the training script is not there
+    ├── JobFailed             the job ended without finishing
+    │   └── ScriptFailed      a replica kept failing; carries its last words
+    ├── AddressInUse          somebody else listens on the port
+    ├── StoreError            the coordinator's store
+    │   ├── StoreFull         no space is left; nothing was lost, nothing was decided
+    │   ├── StoreDamaged      the log is corrupt in a place that no crash can explain
+    │   ├── StoreLocked       another process has this store open
+    │   ├── OutcomeUnknown    a commit may or may not have happened: read again
+    │   └── Compacted         the asked-for history is gone: read the state anew
+    ├── PeerRejected          a peer could not prove that it belongs to the job
+    ├── ProtocolError         a peer sent something that the protocol does not allow
+    ├── CoordinatorLost       no coordinator answered in time
+    └── Fenced                this incarnation was evicted: its state is void
+
+Each message says what happened, to whom, and what to do now. Each class that can end a command has an
+exit code of its own, so that scripts and schedulers can tell the cases apart.
+"""
+
+
+class OutlastError(Exception):
+    """The root of the tree; `exit_code` is what a command that ends with this error returns."""
+
+    exit_code = 1
+
+
+class UsageError(OutlastError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A setting that cannot work, named together with its value and the fix."""
+
+
+class ScriptNotFound(UsageError):
+    exit_code = 3
+
+
+class JobFailed(OutlastError):
+    exit_code = 4
+
+
+class ScriptFailed(JobFailed):
+    """A replica kept failing before it got anywhere; `last_words` is the end of its output."""
+
+    def __init__(self, message: str, last_words: str = "") -> None:
+        super().__init__(message)
+        self.last_words = last_words
+
+
+class AddressInUse(OutlastError):
+    exit_code = 5
+
+
+class StoreError(OutlastError):
+    exit_code = 8
+
+
+class StoreFull(StoreError):
+    exit_code = 6
+
+
+class StoreDamaged(StoreError):
+    exit_code = 7
+
+
+class StoreLocked(StoreError):
+    pass
+
+
+class OutcomeUnknown(StoreError):
+    pass
+
+
+class Compacted(StoreError):
+    pass
+
+
+class PeerRejected(OutlastError):
+    exit_code = 9
+
+
+class ProtocolError(OutlastError):
+    exit_code = 10
+
+
+class CoordinatorLost(OutlastError):
+    exit_code = 11
+
+
+class Fenced(OutlastError):
+    exit_code = 12

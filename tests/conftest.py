@@ -1,0 +1,11 @@
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the long version of every test that has one")
+
+
+@pytest.fixture(scope="session")
+def soak(request: pytest.FixtureRequest) -> bool:
+    """True in `make soak`: more seeds, more schedules, more repetitions."""
+    return bool(request.config.getoption("--soak"))
