@@ -1,0 +1,227 @@
+"""Who is whose parent, and who dies with whom.
+
+An agent promises that nothing it started outlives it, even when it is killed with -9 and runs no more code.
+No bookkeeping can keep that promise, so it is given to the kernel, in three parts:
+
+- **Death signal.** A replica asks to be killed the moment its parent dies (`die_with_parent`). The request
+  is void when the parent is dead already, so the parent is checked once more after asking.
+- **Adoption.** The agent is a *subreaper*: when a process below it dies, the children of that process become
+  the agent's own. So nothing that a replica started can slip away by losing its parent.
+- **A mark.** A process that called `setsid` left its replica's process group, and no longer tells where it
+  came from. Hence every replica carries `KIN=<nursery>/<process>` in its environment, which its descendants
+  inherit through fork and exec, and which `/proc` shows to us.
+
+Beside that, what a child must shed of its inheritance (descriptors, signals), how it ended, and the few facts
+that the agent reads from `/proc` about it: is it stopped, and how long was it kept from running by others.
+They are plain reads of a few bytes, cheap enough for ten times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KIN = "OUTLAST_KIN"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+# The status of a process that ends because its parent is gone; nobody is left to read it but a log.
+ORPHANED = 113
+
+
+def _prctl(option: int, argument: int | bytes) -> None:
+    # ctypes is imported here, since most users of this module only read /proc.
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    value = ctypes.c_char_p(argument) if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+    if libc.prctl(option, value, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+def die_with_parent(expected_parent_pid: int) -> None:
+    """Be killed when the parent dies; end at once when it has died already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != expected_parent_pid:
+        os._exit(ORPHANED)
+
+
+def become_subreaper(adopt: bool = True) -> None:
+    """Become the parent of every descendant that loses its own (or, with False, no longer)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+
+
+def set_name(name: str) -> None:
+    """Set the name that `top` and `ps` show for this process; the kernel keeps 15 bytes of it."""
+    _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of all threads of a process, zombies included; none when the process is gone."""
+    children: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return children
+    for thread in threads:
+        children += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return children
+
+
+class Stat(NamedTuple):
+    """What /proc/<pid>/stat says of one process."""
+
+    name: str
+    state: str
+    parent: int
+    group: int
+    session: int
+
+    @property
+    def zombie(self) -> bool:
+        return self.state in "ZX"
+
+
+def stat(pid: int) -> Stat | None:
+    """None when there is no such process, not even as a zombie."""
+    text = _read(f"/proc/{pid}/stat").decode(errors="replace")
+    # The name stands in brackets and may itself hold brackets and spaces, so the last one counts.
+    head, found, tail = text.rpartition(")")
+    if not found:
+        return None
+    state, parent, group, session = tail.split()[:4]
+    return Stat(head.partition("(")[2], state, int(parent), int(group), int(session))
+
+
+def alive(pid: int) -> bool:
+    """A zombie is not alive: it only waits for somebody to read its status."""
+    found = stat(pid)
+    return found is not None and not found.zombie
+
+
+def stopped(pid: int) -> bool:
+    """Stopped by a signal or by a debugger: it does not run, but it is not dead either."""
+    found = stat(pid)
+    return found is not None and found.state in "Tt"
+
+
+def run_delay_s(pid: int) -> float | None:
+    """How long its main thread was ready to run but got no CPU, since it started; None when unknown."""
+    fields = _read(f"/proc/{pid}/task/{pid}/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) >= 2 else None
+
+
+def kin_mark(pid: int) -> str | None:
+    """The mark that a process inherited, as `<nursery>/<process>`; a zombie shows none."""
+    key = f"{KIN}=".encode()
+    for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
+        if entry.startswith(key):
+            return entry[len(key) :].decode(errors="replace")
+    return None
+
+
+def all_marked(nursery: str) -> list[int]:
+    """Every other living process on this machine that carries a mark of this nursery."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    return [pid for pid in pids if (kin_mark(pid) or "").startswith(f"{nursery}/")]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a process ended: with an exit code, or by a signal."""
+
+    code: int | None
+    signal: int | None
+
+    @property
+    def success(self) -> bool:
+        return self.code == 0
+
+    def describe(self, *, asked: bool = False) -> str:
+        """The end of a sentence that starts with "replica 3"; `asked` if we killed it ourselves."""
+        if self.signal is None:
+            return f"exited with status {self.code}"
+        known = self.signal in set(signal.Signals)
+        name = signal.Signals(self.signal).name if known else f"signal {self.signal}"
+        hint = None if asked else _HINTS.get(self.signal)
+        return f"was killed by {name}" + (f" ({hint})" if hint else "")
+
+
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: "out of memory?",
+    signal.SIGBUS: "shared memory or disk full?",
+    signal.SIGSEGV: "a crash in native code",
+    signal.SIGABRT: "a failed check in native code",
+}
+
+
+def exit_status(pidfd: int, *, reap: bool) -> ExitStatus | None:
+    """How this child ended, None if it has not. Without `reap` it stays a zombie, and keeps its number."""
+    options = os.WEXITED | os.WNOHANG | (0 if reap else os.WNOWAIT)
+    result = os.waitid(os.P_PIDFD, pidfd, options)
+    if result is None:
+        return None
+    if result.si_code == os.CLD_EXITED:
+        return ExitStatus(result.si_status, None)
+    return ExitStatus(None, result.si_status)
+
+
+def reap(pid: int) -> None:
+    """Take a dead child off the kernel's hands."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+
+
+def kill_group(pid: int) -> None:
+    """Kill all that is left of the process group that this replica led."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def take_descriptors(stdout: int, stderr: int, keep: Sequence[int]) -> None:
+    """Make these standard output and error, /dev/null the input, and close all else but those to keep."""
+    stdin = os.open(os.devnull, os.O_RDONLY)
+    for wanted, fd in enumerate((stdin, stdout, stderr)):
+        os.dup2(fd, wanted)
+    lowest = 3
+    for fd in sorted(keep):
+        os.closerange(lowest, fd)
+        lowest = fd + 1
+    os.closerange(lowest, os.sysconf("SC_OPEN_MAX"))
+
+
+def restore_signals() -> None:
+    """Set all signals to what a fresh Python program has."""
+    for number in signal.valid_signals():
+        # None means a handler that was not set from Python, such as faulthandler's: the user asked for it.
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # These two are ignored by every Python program from its start.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _read(path: str) -> bytes:
+    # A process may vanish between any two looks at it, so whatever cannot be read reads as empty.
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        chunks = []
+        while chunk := os.read(fd, 1 << 16):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,74 @@
+"""Whom to believe when two members cannot reach each other.
+
+A member that loses a peer says so. Mostly the peer's agent knows why (its process has exited) and the case
+is closed. But when the agent vouches for the peer and the complaint goes on, the network between two healthy
+members is broken: a *partial partition*. Training cannot go on with both, and waiting helps nobody, so the
+side with more complaints against it leaves.
+
+Complaints are edges of a graph; the fewest members have to go so that no edge is left. We take the member on
+most edges first: one that is cut off from many touches many edges, whether it complains, is complained about,
+or both. Ties fall on the one that more others accuse, then on the higher replica id, so that every leader
+that sees the same complaints decides the same.
+"""
+
+from collections.abc import Iterable
+
+
+class Complaints:
+    """The complaints that are currently upheld: accuser → accused."""
+
+    def __init__(self, holds_s: float, counts_after_s: float) -> None:
+        self._holds_s = holds_s
+        self._counts_after_s = counts_after_s
+        self._since: dict[tuple[int, int], float] = {}
+        self._last: dict[tuple[int, int], float] = {}
+
+    def note(self, accuser: int, accused: Iterable[int], now: float) -> bool:
+        """Take the full list of those that `accuser` cannot reach now; says whether one is new."""
+        current = {(accuser, other) for other in accused if other != accuser}
+        for edge in [edge for edge in self._since if edge[0] == accuser and edge not in current]:
+            self._drop(edge)
+        new = False
+        for edge in sorted(current):
+            if edge not in self._since:
+                self._since[edge] = now
+                new = True
+            self._last[edge] = now
+        return new
+
+    def forget(self, replica: int) -> None:
+        for edge in [edge for edge in self._since if replica in edge]:
+            self._drop(edge)
+
+    def clear(self) -> None:
+        self._since.clear()
+        self._last.clear()
+
+    def verdict(self, members: set[int], now: float) -> list[int]:
+        """Who has to leave so that those who stay can all reach each other."""
+        for edge in [edge for edge, last in self._last.items() if now - last > self._holds_s]:
+            self._drop(edge)
+        edges = {
+            edge
+            for edge, since in self._since.items()
+            if now - since >= self._counts_after_s and edge[0] in members and edge[1] in members
+        }
+        leaving: list[int] = []
+        while edges:
+            candidates = {replica for edge in edges for replica in edge}
+            worst = max(candidates, key=lambda r: (_degree(edges, r), _accusers(edges, r), r))
+            leaving.append(worst)
+            edges = {edge for edge in edges if worst not in edge}
+        return leaving
+
+    def _drop(self, edge: tuple[int, int]) -> None:
+        del self._since[edge]
+        del self._last[edge]
+
+
+def _degree(edges: set[tuple[int, int]], replica: int) -> int:
+    return len({other for edge in edges if replica in edge for other in edge if other != replica})
+
+
+def _accusers(edges: set[tuple[int, int]], replica: int) -> int:
+    return sum(1 for edge in edges if edge[1] == replica)

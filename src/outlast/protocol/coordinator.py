@@ -1,0 +1,368 @@
+"""The coordinator: decides membership, one committed document at a time.
+
+The core below is the whole coordinator without its sockets and its disk. While it leads, it listens (into
+`Evidence`), plans (with `roster.plan`), and commits. Three rules make it safe to kill at any moment:
+
+- **Commit, then speak.** A view is published only after the store has accepted it. What nobody agreed on,
+  nobody hears of.
+- **Compare, then write.** Every write compares the leader's term and the document's revision in one
+  transaction. A leader that has been replaced, or that works from an old document, is refused.
+- **Read, don't assume.** When the outcome of a write is unknown or refused, the document is read again before
+  anything else is decided.
+
+At most one commit is in flight; what is learned meanwhile goes into the next one, so ten deaths at once cost
+two views, not ten.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from outlast.protocol.election import Campaign, Election, ElectionEvent, Office, Renew, Watch
+from outlast.protocol.evidence import Evidence, outstanding
+from outlast.protocol.messages import (
+    Admitted,
+    Ask,
+    Beat,
+    BeatAck,
+    Check,
+    Ended,
+    Evicted,
+    Fetch,
+    Message,
+    Register,
+    Report,
+    ReportAck,
+    Status,
+    ViewNews,
+)
+from outlast.protocol.roster import plan
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import JobSpec, Membership, Seat
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read the document and the leadership key."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Write the document if it is still at `revision` (0: absent) and the leadership key at `term`."""
+
+    ticket: int
+    membership: Membership
+    revision: int
+    term: int
+
+
+@dataclass(frozen=True)
+class Send:
+    to: Hashable
+    message: Message
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Send to every agent, replica and observer that is connected."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class Received:
+    sender: Hashable
+    message: Message
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The connection to a peer was lost; a hint, never proof."""
+
+    sender: Hashable
+
+
+@dataclass(frozen=True)
+class Loaded:
+    membership: Membership | None
+    revision: int
+    term: int
+
+
+@dataclass(frozen=True)
+class LoadFailed:
+    pass
+
+
+@dataclass(frozen=True)
+class Committed:
+    ticket: int
+    revision: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A comparison failed: nothing was written."""
+
+    ticket: int
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The write may or may not have happened."""
+
+    ticket: int
+
+
+@dataclass(frozen=True)
+class NotStored:
+    """The write did not happen, for a reason that may pass (a full disk)."""
+
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    pass
+
+
+Action = Campaign | Renew | Watch | Load | Commit | Send | Publish
+StoreEvent = Loaded | LoadFailed | Committed | Refused | Unknown | NotStored
+Event = ElectionEvent | StoreEvent | Received | Disconnected | Tick
+
+
+class CoordinatorCore:
+    """One coordinator process, leading or not."""
+
+    def __init__(self, spec: JobSpec, timing: Timing) -> None:
+        self._spec = spec
+        self._timing = timing
+        self.election = Election(timing)
+        self.membership: Membership | None = None
+        self.evidence: Evidence | None = None
+        self.trouble = ""
+        self._revision = 0
+        self._loading = False
+        self._retry_at = 0.0
+        self._ticket = 0
+        self._in_flight: Commit | None = None
+        self._awake_at: float | None = None
+        self._senders: dict[int, Hashable] = {}
+
+    @property
+    def leading(self) -> bool:
+        """Whether this coordinator leads and knows what has been agreed."""
+        return self.election.office is Office.LEADING and self.membership is not None
+
+    def start(self, now: float) -> list[Action]:
+        return list(self.election.start(now))
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        was = self._tenure()
+        actions: list[Action] = []
+        self._notice_stall(now)
+        match event:
+            case Tick():
+                actions += self.election.tick(now)
+            case Received():
+                actions += self._received(event, now)
+            case Disconnected():
+                actions += self._disconnected(event.sender)
+            case Loaded() | LoadFailed() | Committed() | Refused() | Unknown() | NotStored():
+                actions += self._store_answered(event, now)
+            case _:
+                actions += self.election.handle(event, now)
+        if self._tenure() != was:
+            actions += self._office_changed(now)
+        if isinstance(event, Tick) or not isinstance(event, Received | Disconnected):
+            actions += self._retry_load(now)
+        return actions + self._decide(now)
+
+    def status(self, now: float, rejected: dict[str, int]) -> Status | None:
+        if not self.leading or self.membership is None or self.evidence is None:
+            return None
+        return Status(
+            job=self.membership.spec.name,
+            view=self.membership.view,
+            seats=tuple(self.membership.seats.values()),
+            pulses=tuple(self.evidence.pulses(self.membership)),
+            silent=tuple(self.evidence.silent_agents(now)),
+            rejected=rejected,
+            trouble=self.trouble,
+            outcome=self.membership.outcome,
+        )
+
+    def _tenure(self) -> int:
+        return self.election.term if self.election.office is Office.LEADING else 0
+
+    def _office_changed(self, now: float) -> list[Action]:
+        """Whatever was known belongs to an earlier tenure; a new leader starts from the store alone."""
+        self.membership = None
+        self.evidence = Evidence(self._timing, now) if self._tenure() else None
+        self._in_flight = None
+        self._loading = False
+        self._retry_at = now
+        self._senders.clear()
+        return []
+
+    def _retry_load(self, now: float) -> list[Action]:
+        waiting = self._tenure() and self.membership is None and not self._loading
+        if not waiting or now < self._retry_at:
+            return []
+        self._loading = True
+        return [Load()]
+
+    def _notice_stall(self, now: float) -> None:
+        """Ticks come often, so a long gap before any event means that this process was not running."""
+        last, self._awake_at = self._awake_at, now
+        if last is not None and now - last > self._timing.stalled_after_s and self.evidence is not None:
+            self.evidence.wake(now)
+
+    def _received(self, event: Received, now: float) -> list[Action]:
+        if self.evidence is None:
+            return []
+        if self.membership is None:
+            # The document is being read again. Nothing can be answered, but whoever speaks is alive.
+            self.evidence.overhear(event.sender, event.message, now)
+            return []
+        if self.membership.outcome is not None and not isinstance(event.message, Ask | Fetch):
+            return [Send(event.sender, Ended(outcome=self.membership.outcome))]
+        match event.message:
+            case Beat() as beat:
+                return self._beat(event.sender, beat, now)
+            case Register() as register:
+                return self._register(event.sender, register, now)
+            case Report() as report:
+                return self._report(event.sender, report, now)
+            case Fetch():
+                return [Send(event.sender, ViewNews(view=self.membership.view))]
+        return []
+
+    def _beat(self, sender: Hashable, beat: Beat, now: float) -> list[Action]:
+        assert self.membership is not None and self.evidence is not None
+        self.evidence.note_beat(sender, beat, now)
+        noted = tuple(d.process for d in beat.departures if not outstanding(d, self.membership))
+        return [Send(sender, BeatAck(number=beat.number, view=self.membership.view.number, noted=noted))]
+
+    def _register(self, sender: Hashable, register: Register, now: float) -> list[Action]:
+        assert self.membership is not None and self.evidence is not None
+        self.evidence.note_register(sender, register, now)
+        seat = self.membership.seats.get(register.replica)
+        return self._welcome(sender, register, seat) if seat is not None else []
+
+    def _welcome(self, sender: Hashable, register: Register, seat: Seat) -> list[Action]:
+        """The answer to a registration whose life the document already knows."""
+        if (register.process, register.rejoin) != (seat.process, seat.rejoin):
+            return []
+        if not seat.present:
+            return [Send(sender, self._evicted(seat.replica, seat.incarnation))]
+        assert self.membership is not None
+        view = self.membership.view
+        held = view.holds(seat.replica, seat.incarnation)
+        admitted = Admitted(
+            replica=seat.replica,
+            process=seat.process,
+            rejoin=seat.rejoin,
+            incarnation=seat.incarnation,
+            view=view.number if held else view.number + 1,
+        )
+        self._senders[seat.replica] = sender
+        return [Send(sender, admitted), Send(sender, ViewNews(view=self.membership.view))]
+
+    def _report(self, sender: Hashable, report: Report, now: float) -> list[Action]:
+        assert self.membership is not None and self.evidence is not None
+        seat = self.membership.seats.get(report.replica)
+        if seat is None or not seat.present or seat.incarnation != report.incarnation:
+            return [Send(sender, self._evicted(report.replica, report.incarnation))]
+        self._senders[seat.replica] = sender
+        actions: list[Action] = [Send(sender, ReportAck(view=self.membership.view.number))]
+        if self.evidence.note_report(report, now):
+            for accused in report.unreachable:
+                actions += self._check(self.membership.seats.get(accused))
+        return actions
+
+    def _disconnected(self, sender: Hashable) -> list[Action]:
+        if self.membership is None:
+            return []
+        lost = [replica for replica, known in self._senders.items() if known == sender]
+        actions: list[Action] = []
+        for replica in lost:
+            del self._senders[replica]
+            actions += self._check(self.membership.seats.get(replica))
+        return actions
+
+    def _check(self, seat: Seat | None) -> list[Action]:
+        """Have the agent look at once instead of at its next beat."""
+        if seat is None or self.evidence is None:
+            return []
+        picture = self.evidence.agents.get(seat.agent)
+        return [Send(picture.sender, Check())] if picture is not None else []
+
+    def _evicted(self, replica: int, incarnation: int) -> Evicted:
+        assert self.membership is not None
+        reason = f"replica {replica} in its life {incarnation} is not in view {self.membership.view.number}"
+        return Evicted(replica=replica, incarnation=incarnation, reason=reason)
+
+    def _store_answered(self, event: StoreEvent, now: float) -> list[Action]:
+        match event:
+            case Loaded() if self._loading:
+                self._loading = False
+                if event.term != self.election.term:
+                    # Somebody else leads by now; what we know is worth nothing.
+                    return list(self.election.resign(now))
+                self._revision = event.revision
+                return self._agreed(event.membership or Membership(spec=self._spec))
+            case LoadFailed() if self._loading:
+                self._loading = False
+                self._retry_at = now + self._timing.beat_every_s
+            case Committed() if self._answers(event.ticket):
+                assert self._in_flight is not None
+                membership, self._in_flight = self._in_flight.membership, None
+                self._revision = event.revision
+                self.trouble = ""
+                return self._agreed(membership)
+            case Refused() | Unknown() if self._answers(event.ticket):
+                self._in_flight = None
+                self.membership = None
+                self._retry_at = now
+            case NotStored() if self._answers(event.ticket):
+                self._in_flight = None
+                self.trouble = event.reason
+                self._retry_at = now + self._timing.detect_within_s
+            case _:
+                pass
+        return []
+
+    def _answers(self, ticket: int) -> bool:
+        return self._in_flight is not None and self._in_flight.ticket == ticket
+
+    def _agreed(self, membership: Membership) -> list[Action]:
+        """The store holds this document: now, and only now, tell."""
+        before, self.membership = self.membership, membership
+        actions: list[Action] = []
+        if before is None or before.view != membership.view:
+            actions.append(Publish(ViewNews(view=membership.view)))
+        if membership.outcome is not None:
+            actions.append(Publish(Ended(outcome=membership.outcome)))
+        if self.evidence is not None:
+            for replica, (sender, register) in self.evidence.registers.items():
+                seat = membership.seats.get(replica)
+                if seat is not None:
+                    actions += self._welcome(sender, register, seat)
+            self.evidence.settle(membership)
+        return actions
+
+    def _decide(self, now: float) -> list[Action]:
+        """Commit the next document, if what is known calls for another one."""
+        if not self.leading or self._in_flight is not None or self.evidence is None or now < self._retry_at:
+            return []
+        assert self.membership is not None
+        planned = plan(self.membership, self.evidence.change(self.membership, now))
+        if planned == self.membership:
+            return []
+        self._ticket += 1
+        self._in_flight = Commit(self._ticket, planned, self._revision, self.election.term)
+        return self._begin(self._in_flight)
+
+    def _begin(self, commit: Commit) -> list[Action]:
+        return [commit]

@@ -1,0 +1,256 @@
+"""What a leader has heard, and what follows from it.
+
+Nothing here is agreed or durable: it is the leader's own picture of the world, made from beats and reports,
+thrown away with its leadership and rebuilt by the next leader within one window. `change` turns the picture
+into a `Change` for the roster to plan with.
+
+The agents' word on *exits* is proof and acts at once. Everything else is suspicion, and needs trust in one's
+own senses first: a leader that is new, or that has itself been asleep, gives everybody a full window.
+"""
+
+from collections.abc import Hashable
+
+from outlast.protocol.complaints import Complaints
+from outlast.protocol.detector import BeatHistory
+from outlast.protocol.hang import hung
+from outlast.protocol.messages import Beat, Departure, GaveUp, Message, Pulse, Register, Report
+from outlast.protocol.roster import Change, Removal
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import Membership, Seat, Standing, boot_of
+
+
+class AgentPicture:
+    """The latest from one agent."""
+
+    def __init__(self, sender: Hashable, beat: Beat, expected_gap_s: float, now: float) -> None:
+        self.sender = sender
+        self.beat = beat
+        self.history = BeatHistory(expected_gap_s, now)
+
+    def newer(self, beat: Beat) -> bool:
+        return (beat.boot, beat.number) > (self.beat.boot, self.beat.number)
+
+
+class Evidence:
+    """Everything heard since this leader took office."""
+
+    def __init__(self, timing: Timing, now: float) -> None:
+        self._timing = timing
+        self.agents: dict[str, AgentPicture] = {}
+        self.registers: dict[int, tuple[Hashable, Register]] = {}
+        self.reports: dict[int, Report] = {}
+        self._report_heard_at: dict[int, float] = {}
+        self._departures: dict[int, Departure] = {}
+        self._departed_at: dict[int, float] = {}
+        self._gave_up: GaveUp | None = None
+        self._complaints = Complaints(timing.complaint_holds_s, timing.complaint_counts_after_s)
+        self._forming_since: float | None = None
+        self._took_office_at = now
+        self._trust_until = now + timing.trust_for_s
+
+    def wake(self, now: float) -> None:
+        """The leader has been asleep: silence in that time means nothing, so all windows start anew."""
+        self._trust_until = now + self._timing.trust_for_s
+        self._complaints.clear()
+        for picture in self.agents.values():
+            picture.history.forgive(now)
+        for replica in self._report_heard_at:
+            self._report_heard_at[replica] = now
+
+    def overhear(self, sender: Hashable, message: Message, now: float) -> None:
+        """Listen without knowing the membership, so that a slow store does not make anyone look silent."""
+        match message:
+            case Beat():
+                self.note_beat(sender, message, now)
+            case Register() | Report():
+                self._report_heard_at[message.replica] = now
+
+    def note_beat(self, sender: Hashable, beat: Beat, now: float) -> None:
+        for departure in beat.departures:
+            self._note_departure(departure, now)
+        if beat.gave_up is not None and self._gave_up is None:
+            self._gave_up = beat.gave_up
+        picture = self.agents.get(beat.agent)
+        if picture is None or beat.boot > picture.beat.boot:
+            self.agents[beat.agent] = AgentPicture(sender, beat, self._timing.beat_every_s, now)
+        elif picture.newer(beat):
+            picture.sender, picture.beat = sender, beat
+            picture.history.heard(now)
+
+    def _note_departure(self, departure: Departure, now: float) -> None:
+        known = self._departures.get(departure.replica)
+        if known is None or departure.process > known.process:
+            self._departures[departure.replica] = departure
+            self._departed_at[departure.replica] = now
+
+    def note_register(self, sender: Hashable, register: Register, now: float) -> None:
+        self._report_heard_at[register.replica] = now
+        known = self.registers.get(register.replica)
+        if known is None or _life(register) >= _life(known[1]):
+            self.registers[register.replica] = (sender, register)
+
+    def note_report(self, report: Report, now: float) -> bool:
+        """Take a report of a present life; says whether it holds a new complaint."""
+        known = self.reports.get(report.replica)
+        if known is not None and (report.incarnation, report.view) < (known.incarnation, known.view):
+            return False
+        self.reports[report.replica] = report
+        self._report_heard_at[report.replica] = now
+        return self._complaints.note(report.replica, report.unreachable, now)
+
+    def pulses(self, membership: Membership) -> list[Pulse]:
+        """The latest pulse of every seat's present process."""
+        return [
+            pulse
+            for picture in self.agents.values()
+            for pulse in picture.beat.pulses
+            if (seat := membership.seats.get(pulse.replica)) is not None and seat.process == pulse.process
+        ]
+
+    def silent_agents(self, now: float) -> list[str]:
+        return sorted(name for name, picture in self.agents.items() if self._silent(picture.history, now))
+
+    def change(self, membership: Membership, now: float) -> Change:
+        change = Change(gave_up=self._gave_up)
+        self._find_departures(membership, change, now)
+        if now >= self._trust_until:
+            self._find_suspects(membership, change, now)
+        self._find_leavers(membership, change)
+        for replica, (_, register) in self.registers.items():
+            if 0 <= replica < membership.spec.replicas and _new_life(register, membership.seats.get(replica)):
+                change.arrivals[replica] = register
+        for replica, report in self.reports.items():
+            seat = membership.seats.get(replica)
+            if seat is None or seat.incarnation != report.incarnation:
+                continue
+            if seat.standing is Standing.LEARNER and report.ready and not report.leaving:
+                change.ready.add(replica)
+            if seat.standing is Standing.MEMBER and report.view == membership.view.number:
+                change.adopted.add(replica)
+        change.form_now = self._formed_long_enough(membership, now)
+        return change
+
+    def _find_departures(self, membership: Membership, change: Change, now: float) -> None:
+        for replica, departure in self._departures.items():
+            if not 0 <= replica < membership.spec.replicas or not outstanding(departure, membership):
+                continue
+            if departure.finished and now < self._departed_at[replica] + self._timing.settle_s:
+                continue
+            change.removals[replica] = Removal(
+                process=departure.process,
+                standing=Standing.FINISHED if departure.finished else Standing.GONE,
+                cause=f"replica {replica} {departure.how}",
+                proven=True,
+            )
+        for seat in membership.seats.values():
+            picture = self.agents.get(seat.agent)
+            alive = seat.present or seat.standing is Standing.EVICTED
+            if alive and picture is not None and picture.beat.boot > boot_of(seat.process):
+                # An agent's replicas die with it, so a restarted agent proves that they are gone.
+                change.removals.setdefault(
+                    seat.replica,
+                    Removal(
+                        process=seat.process,
+                        standing=Standing.GONE,
+                        cause=f"replica {seat.replica} died with its agent {seat.agent}",
+                        proven=True,
+                    ),
+                )
+
+    def _find_suspects(self, membership: Membership, change: Change, now: float) -> None:
+        for seat in membership.seats.values():
+            if seat.present and self._unheard(seat, now):
+                self._doubt(change, seat, f"nothing is heard of replica {seat.replica}")
+        # A pulse of an earlier incarnation says nothing about the present one.
+        pulses = [
+            p for p in self.pulses(membership) if p.incarnation == membership.seats[p.replica].incarnation
+        ]
+        for pulse in pulses:
+            seat = membership.seats[pulse.replica]
+            if seat.present and pulse.stopped_s >= self._timing.stopped_for_s:
+                self._doubt(change, seat, f"replica {seat.replica} is stopped")
+        members = [p for p in pulses if membership.seats[p.replica].standing is Standing.MEMBER]
+        stuck = hung(
+            members,
+            view=membership.view.number,
+            window_s=self._timing.detect_within_s,
+            cold_s=self._timing.cold_within_s,
+        )
+        for pulse in stuck:
+            self._doubt(
+                change,
+                membership.seats[pulse.replica],
+                f"replica {pulse.replica} hangs at step {pulse.step} while others wait for it",
+            )
+        staying = {
+            seat.replica
+            for seat in membership.seats.values()
+            if seat.standing is Standing.MEMBER and seat.replica not in change.removals
+        }
+        for replica in self._complaints.verdict(staying, now):
+            self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
+
+    def _doubt(self, change: Change, seat: Seat, cause: str) -> None:
+        removal = Removal(process=seat.process, standing=Standing.EVICTED, cause=cause, proven=False)
+        change.removals.setdefault(seat.replica, removal)
+
+    def _unheard(self, seat: Seat, now: float) -> bool:
+        """Neither its agent nor the replica itself: both would have to be silent for no reason."""
+        own = self._report_heard_at.get(seat.replica, self._took_office_at)
+        if now - own < self._timing.silent_at_least_s:
+            return False
+        picture = self.agents.get(seat.agent)
+        if picture is None:
+            return now - self._took_office_at >= self._timing.silent_at_most_s
+        return self._silent(picture.history, now)
+
+    def _silent(self, history: BeatHistory, now: float) -> bool:
+        return history.suspect(now, self._timing.silent_at_least_s, self._timing.silent_at_most_s)
+
+    def _find_leavers(self, membership: Membership, change: Change) -> None:
+        for seat in membership.seats.values():
+            report = self.reports.get(seat.replica)
+            asked = report is not None and report.leaving and report.incarnation == seat.incarnation
+            if seat.present and asked:
+                self._doubt(change, seat, f"replica {seat.replica} leaves")
+
+    def _formed_long_enough(self, membership: Membership, now: float) -> bool:
+        waiting = not membership.view.members and any(seat.present for seat in membership.seats.values())
+        if not waiting:
+            self._forming_since = None
+            return False
+        if self._forming_since is None:
+            self._forming_since = now
+        return now - self._forming_since >= self._timing.form_within_s
+
+    def settle(self, membership: Membership) -> None:
+        """Forget what the agreed membership has overtaken."""
+        for replica, (_, register) in list(self.registers.items()):
+            if not _new_life(register, membership.seats.get(replica)):
+                del self.registers[replica]
+        for replica, report in list(self.reports.items()):
+            seat = membership.seats.get(replica)
+            if seat is None or not seat.present or seat.incarnation != report.incarnation:
+                del self.reports[replica]
+                self._complaints.forget(replica)
+
+
+def outstanding(departure: Departure, membership: Membership) -> bool:
+    """Whether the membership does not say yet that this process has exited."""
+    seat = membership.seats.get(departure.replica)
+    if seat is None or seat.process < departure.process:
+        return True
+    exited = seat.standing in (Standing.GONE, Standing.FINISHED)
+    return seat.process == departure.process and not exited
+
+
+def _life(register: Register) -> tuple[int, int]:
+    return register.process, register.rejoin
+
+
+def _new_life(register: Register, seat: Seat | None) -> bool:
+    if seat is None:
+        return True
+    if register.process == seat.process and seat.standing in (Standing.GONE, Standing.FINISHED):
+        return False
+    return _life(register) > (seat.process, seat.rejoin)

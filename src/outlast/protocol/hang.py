@@ -1,0 +1,78 @@
+"""Alive but stuck: judging a replica by its progress.
+
+A process can beat, hold its connections and still do nothing: a deadlock, a lost disk, a kernel that never
+returns. What gives it away is that *others wait for it*. A replica is judged hung when
+
+- it claims to be computing, or to be waiting in a view or at a step that is over, and has made no progress
+  for one detection window plus three of the run's own steps, not counting time in which it was ready to run
+  and the machine gave it no CPU;
+- at least one peer has been waiting in the present view for a window too, having done its part;
+- and it has warmed up. The first steps of a life compile, allocate and fill caches, and say nothing about
+  the later ones; they have a long, fixed limit instead. It is the agent that knows when a life has warmed
+  up (it reports a pace from then on), because an agent lives as long as its replicas and a leader may not.
+
+Work that the user has declared (`Phase.ASIDE`) is never a hang. If nobody waits, nobody is harmed.
+"""
+
+from collections import deque
+
+from outlast.protocol.messages import Phase, Pulse
+
+STEPS_OF_PATIENCE = 3
+WARM_AFTER_STEPS = 5
+
+
+PACE_CHANGES = 16
+
+
+class Pace:
+    """How long the steps of one life take, as seen by somebody who looks now and then."""
+
+    def __init__(self) -> None:
+        self._first_step: int | None = None
+        self._changes: deque[tuple[float, int]] = deque(maxlen=PACE_CHANGES)
+
+    def note(self, step: int, now: float) -> None:
+        if self._first_step is None or step < self._first_step:
+            self._first_step = step
+        if not self._changes or step != self._changes[-1][1]:
+            self._changes.append((now, step))
+
+    @property
+    def progressed(self) -> bool:
+        return self._steps_made > 0
+
+    @property
+    def _steps_made(self) -> int:
+        return self._changes[-1][1] - self._first_step if self._first_step is not None else 0
+
+    @property
+    def step_s(self) -> float:
+        """The mean time of the last few steps; 0 while the life is cold."""
+        if self._steps_made < WARM_AFTER_STEPS:
+            return 0.0
+        (first_at, first), (last_at, last) = self._changes[0], self._changes[-1]
+        return max(0.0, (last_at - first_at) / (last - first)) if last > first else 0.0
+
+
+def hung(pulses: list[Pulse], *, view: int, window_s: float, cold_s: float) -> list[Pulse]:
+    """Those of the members' pulses that show a hang; `cold_s` is the limit for lives not yet warm."""
+    waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING and pulse.view >= view]
+    if not any(pulse.quiet_s >= window_s for pulse in waiting):
+        return []
+    # The slowest pace counts: a run is as fast as its slowest member.
+    patience_s = window_s + STEPS_OF_PATIENCE * max(pulse.pace_s for pulse in pulses)
+    return [
+        pulse
+        for pulse in _waited_for(pulses, view, max(pulse.step for pulse in waiting))
+        if pulse.quiet_s > (patience_s if pulse.pace_s > 0 else max(cold_s, patience_s))
+    ]
+
+
+def _waited_for(pulses: list[Pulse], view: int, step: int) -> list[Pulse]:
+    """Whom the others wait for: whoever computes; if nobody does, whoever waits in the past."""
+    computing = [pulse for pulse in pulses if pulse.phase is Phase.COMPUTING]
+    waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING]
+    in_old_view = [pulse for pulse in waiting if pulse.view < view]
+    at_old_step = [pulse for pulse in waiting if pulse.step < step]
+    return computing or in_old_view or at_old_step

@@ -1,0 +1,170 @@
+"""What agents, replicas and the coordinator say to each other.
+
+Messages carry *state*, not deltas: a beat tells all that an agent knows of its processes, a report all that a
+replica has to say, and both are repeated. A message that is lost, doubled or late therefore does no harm;
+the next one says the same or more. Only two things wait for an answer and are repeated until it comes: a
+registration (answered by `Admitted`) and the news of an exit (answered in `BeatAck.noted`).
+"""
+
+from enum import IntEnum
+
+import msgspec
+
+from outlast.protocol.views import Outcome, Seat, View
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The root of all messages; each has its class name as its tag on the wire."""
+
+
+class Phase(IntEnum):
+    """What a replica is doing, as it says itself on its progress page."""
+
+    STARTING = 0
+    COMPUTING = 1
+    WAITING = 2
+    """For its peers: it has done its own part of the step."""
+    ASIDE = 3
+    """Long work that the user has declared, such as an evaluation."""
+    DONE = 4
+
+
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent sees of one living process."""
+
+    replica: int
+    process: int
+    incarnation: int = 0
+    view: int = 0
+    """The view that its training thread works in; the thread that talks to us may know a newer one."""
+    step: int = 0
+    phase: Phase = Phase.STARTING
+    quiet_s: float = 0.0
+    """Time since the last progress, without the time it was runnable but got no CPU."""
+    pace_s: float = 0.0
+    """The time a step has taken lately; 0 while the process has not warmed up."""
+    stopped_s: float = 0.0
+    """How long the process has been stopped by a signal."""
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that has exited."""
+
+    replica: int
+    process: int
+    how: str
+    finished: bool = False
+
+
+class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that failed so often that starting it again is pointless."""
+
+    replica: int
+    reason: str
+    last_words: str
+
+
+class Beat(Message):
+    """An agent: I am here, and this is what I see."""
+
+    agent: str
+    boot: int
+    number: int
+    pulses: tuple[Pulse, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    gave_up: GaveUp | None = None
+
+
+class BeatAck(Message):
+    """The leader: heard. `noted` are departures that are committed and need not be told again."""
+
+    number: int
+    view: int
+    noted: tuple[int, ...] = ()
+
+
+class Register(Message):
+    """A replica: I am a new life and want to take part."""
+
+    replica: int
+    process: int
+    rejoin: int
+    agent: str
+    address: str = ""
+
+
+class Admitted(Message):
+    """The leader: this is your incarnation; that view is the first that may hold it."""
+
+    replica: int
+    process: int
+    rejoin: int
+    incarnation: int
+    view: int
+
+
+class Report(Message):
+    """A replica: I am here, in that view, this ready, and these peers I cannot reach."""
+
+    replica: int
+    incarnation: int
+    view: int
+    ready: bool = False
+    leaving: bool = False
+    unreachable: tuple[int, ...] = ()
+
+
+class ReportAck(Message):
+    view: int
+
+
+class Fetch(Message):
+    """Anyone: I have seen signs of a newer view; send me the current one."""
+
+
+class ViewNews(Message):
+    """The leader: this view has been committed."""
+
+    view: View
+
+
+class Evicted(Message):
+    """The leader: that incarnation is void; come back as a new one."""
+
+    replica: int
+    incarnation: int
+    reason: str
+
+
+class Check(Message):
+    """The leader to an agent: somebody doubts one of yours; look now, do not wait for the next beat."""
+
+
+class Ended(Message):
+    """The leader: the job is over."""
+
+    outcome: Outcome
+
+
+class Ask(Message):
+    """An observer: how do things stand?"""
+
+
+class Status(Message):
+    """The leader's answer: what has been agreed, and what is being seen."""
+
+    job: str
+    view: View
+    seats: tuple[Seat, ...]
+    pulses: tuple[Pulse, ...] = ()
+    silent: tuple[str, ...] = ()
+    """Agents that are not heard from."""
+    rejected: dict[str, int] = {}
+    """Peers that were turned away, by reason."""
+    trouble: str = ""
+    """What keeps the coordinator from deciding, for example a full disk."""
+    outcome: Outcome | None = None
+
+
+FROM_PEERS = (Beat, Register, Report, Fetch, Ask)
+FROM_COORDINATOR = (BeatAck, Admitted, ReportAck, ViewNews, Evicted, Check, Ended, Status)

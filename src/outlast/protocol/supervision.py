@@ -1,0 +1,272 @@
+"""An agent's decisions: which processes to run, what to tell of them, when to start them again.
+
+The agent is the only one that *knows* whether a process lives: it is its parent. So its word on exits is
+proof, and it is told to the coordinator until the coordinator has agreed on it. Everything else that it sees
+(progress, being stopped) goes into every beat, and the coordinator draws the conclusions.
+
+Processes are numbered in the order of their start, across restarts of the agent itself (its *boot*, which
+grows with each), so that late news of an old process can never be mistaken for news of a new one.
+"""
+
+from dataclasses import dataclass, field
+
+from outlast.protocol.hang import Pace
+from outlast.protocol.messages import (
+    Beat,
+    BeatAck,
+    Check,
+    Departure,
+    Ended,
+    Fetch,
+    GaveUp,
+    Message,
+    Phase,
+    Pulse,
+    ViewNews,
+)
+from outlast.protocol.restarts import RestartCount, RestartPolicy
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import Outcome, View, process_number
+
+LAST_WORDS_LIMIT = 8192
+
+
+@dataclass(frozen=True)
+class StartReplica:
+    replica: int
+    process: int
+
+
+@dataclass(frozen=True)
+class KillReplica:
+    replica: int
+    process: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class AskToLeave:
+    """Have the replica leave at its next step."""
+
+    replica: int
+    process: int
+
+
+@dataclass(frozen=True)
+class TellCoordinator:
+    message: Message
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    outcome: Outcome
+
+
+AgentAction = StartReplica | KillReplica | AskToLeave | TellCoordinator | JobEnded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the agent sees of a living process right now."""
+
+    incarnation: int = 0
+    view: int = 0
+    step: int = 0
+    phase: Phase = Phase.STARTING
+    quiet_s: float = 0.0
+    stopped_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a process ended."""
+
+    how: str
+    """For people: "was killed by SIGKILL", "exited with status 1"."""
+    clean: bool = False
+    killed: bool = False
+    last_words: str = ""
+
+
+@dataclass
+class _Life:
+    """One process of one replica."""
+
+    process: int
+    started_at: float
+    sample: Sample = field(default_factory=Sample)
+    pace: Pace = field(default_factory=Pace)
+    in_view: bool = False
+    """Whether a view has held its present incarnation."""
+    evicted_at: float | None = None
+    killed: bool = False
+
+
+class AgentCore:
+    """One agent and its replicas."""
+
+    def __init__(
+        self, *, agent: str, boot: int, replicas: tuple[int, ...], timing: Timing, policy: RestartPolicy
+    ) -> None:
+        self.agent = agent
+        self.boot = boot
+        self.view = View()
+        self.outcome: Outcome | None = None
+        self.leaving = False
+        self._timing = timing
+        self._serial = 0
+        self._beats = 0
+        self._beat_at = float("-inf")
+        self._counts = {replica: RestartCount(policy) for replica in replicas}
+        self._lives: dict[int, _Life] = {}
+        self._start_at: dict[int, float] = {}
+        self._departures: dict[int, Departure] = {}
+        self._gave_up: GaveUp | None = None
+
+    def living(self) -> dict[int, int]:
+        """Replica → process, of all that run."""
+        return {replica: life.process for replica, life in self._lives.items()}
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing runs and everything that happened has been agreed on."""
+        return not self._lives and not self._start_at and not self._departures
+
+    def start(self, now: float) -> list[AgentAction]:
+        return [action for replica in self._counts for action in self._start(replica, now)]
+
+    def tick(self, now: float) -> list[AgentAction]:
+        actions: list[AgentAction] = []
+        for replica in [replica for replica, at in self._start_at.items() if now >= at]:
+            del self._start_at[replica]
+            actions += self._start(replica, now)
+        actions += self._replace_evicted(now)
+        if now - self._beat_at >= self._timing.beat_every_s:
+            actions += self.beat(now)
+        return actions
+
+    def sampled(self, samples: dict[int, Sample], now: float) -> None:
+        for replica, sample in samples.items():
+            life = self._lives.get(replica)
+            if life is None:
+                continue
+            if sample.incarnation != life.sample.incarnation:
+                life.in_view, life.evicted_at = False, None
+                life.pace = Pace()
+            life.sample = sample
+            if sample.phase is not Phase.STARTING:
+                life.pace.note(sample.step, now)
+            self._follow(replica, life, now)
+
+    def exited(self, replica: int, process: int, ending: Exit, now: float) -> list[AgentAction]:
+        life = self._lives.get(replica)
+        if life is None or life.process != process:
+            return []
+        del self._lives[replica]
+        how = "leaves" if self.leaving else "has finished" if ending.clean else ending.how
+        finished = ending.clean and not self.leaving
+        self._departures[process] = Departure(replica=replica, process=process, how=how, finished=finished)
+        if not finished and not self.leaving and self.outcome is None:
+            self._plan_restart(replica, life, ending, now)
+        return self.beat(now)
+
+    def preempted(self, now: float) -> list[AgentAction]:
+        """The machine is about to go: have every replica leave in order, and start none again."""
+        self.leaving = True
+        self._start_at.clear()
+        asks = [AskToLeave(replica, life.process) for replica, life in self._lives.items()]
+        return [*asks, *self.beat(now)]
+
+    def received(self, message: Message, now: float) -> list[AgentAction]:
+        match message:
+            case BeatAck():
+                for process in message.noted:
+                    self._departures.pop(process, None)
+                if message.view > self.view.number:
+                    return [TellCoordinator(Fetch())]
+            case ViewNews() if message.view.number > self.view.number:
+                self.view = message.view
+                for replica, life in self._lives.items():
+                    self._follow(replica, life, now)
+            case Check():
+                return self.beat(now)
+            case Ended() if self.outcome is None:
+                self.outcome = message.outcome
+                self._start_at.clear()
+                self._departures.clear()
+                return [JobEnded(message.outcome)]
+        return []
+
+    def beat(self, now: float) -> list[AgentAction]:
+        self._beats += 1
+        self._beat_at = now
+        return [
+            TellCoordinator(
+                Beat(
+                    agent=self.agent,
+                    boot=self.boot,
+                    number=self._beats,
+                    pulses=tuple(self._pulse(replica, life) for replica, life in self._lives.items()),
+                    departures=tuple(self._departures.values()),
+                    gave_up=self._gave_up,
+                )
+            )
+        ]
+
+    def _pulse(self, replica: int, life: _Life) -> Pulse:
+        return Pulse(
+            replica=replica,
+            process=life.process,
+            incarnation=life.sample.incarnation,
+            view=life.sample.view,
+            step=life.sample.step,
+            phase=life.sample.phase,
+            quiet_s=life.sample.quiet_s,
+            pace_s=life.pace.step_s,
+            stopped_s=life.sample.stopped_s,
+        )
+
+    def _start(self, replica: int, now: float) -> list[AgentAction]:
+        self._serial += 1
+        process = process_number(self.boot, self._serial)
+        self._lives[replica] = _Life(process, now)
+        return [StartReplica(replica, process)]
+
+    def _plan_restart(self, replica: int, life: _Life, ending: Exit, now: float) -> None:
+        delay = self._counts[replica].failed(
+            lived_s=now - life.started_at,
+            joined=life.sample.incarnation > 0,
+            killed_in_progress=ending.killed and life.pace.progressed,
+        )
+        if delay is not None:
+            self._start_at[replica] = now + delay
+        elif self._gave_up is None:
+            tries = self._counts[replica].short_lives
+            often = f"{tries} times in a row" if tries > 1 else "at once"
+            self._gave_up = GaveUp(
+                replica=replica,
+                reason=f"replica {replica} {ending.how}, {often}; its last words follow",
+                last_words=ending.last_words[-LAST_WORDS_LIMIT:],
+            )
+
+    def _follow(self, replica: int, life: _Life, now: float) -> None:
+        """Notice when a view that held this incarnation is followed by one that does not."""
+        if life.sample.incarnation == 0:
+            return
+        if self.view.holds(replica, life.sample.incarnation):
+            life.in_view, life.evicted_at = True, None
+        elif life.in_view and life.evicted_at is None:
+            life.evicted_at = now
+
+    def _replace_evicted(self, now: float) -> list[AgentAction]:
+        """Kill replicas that were evicted and do not come back by themselves."""
+        actions: list[AgentAction] = []
+        for replica, life in self._lives.items():
+            if life.evicted_at is None or life.killed or self.leaving:
+                continue
+            stopped = life.sample.stopped_s > 0
+            linger = self._timing.linger_stopped_s if stopped else self._timing.linger_s
+            if now - life.evicted_at >= linger:
+                life.killed = True
+                actions.append(KillReplica(replica, life.process, "was evicted and did not come back"))
+        return actions

@@ -1,0 +1,103 @@
+"""One knob, and every timeout that follows from it.
+
+A user says how soon a failure has to be noticed (`detect_within_s`). Everything else is a fixed fraction or
+multiple of that, so that timeouts can never contradict each other: beats come often enough that ten of them
+fit into the window, a leader renews its lease several times before it runs out, and so on.
+"""
+
+from dataclasses import dataclass
+
+from outlast.errors import ConfigError
+
+SHORTEST_WINDOW_S = 0.2
+LONGEST_WINDOW_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """All times of the control plane, derived from `detect_within_s`."""
+
+    detect_within_s: float = 1.0
+    """How soon a failure is noticed. Smaller reacts faster and is fooled sooner by a very busy machine."""
+
+    form_within_s: float = 30.0
+    """How long the first view waits for all replicas before it is formed from those that are there."""
+
+    cold_within_s: float = 600.0
+    """How long a first step may take while others wait for it; compiling a large model takes minutes."""
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        if not SHORTEST_WINDOW_S <= self.detect_within_s <= LONGEST_WINDOW_S:
+            raise ConfigError(
+                f"detect_within_s is {self.detect_within_s}, but must lie between {SHORTEST_WINDOW_S} and "
+                f"{LONGEST_WINDOW_S} seconds: below that an ordinary pause of the machine looks like a death"
+            )
+        if self.form_within_s < 0:
+            raise ConfigError(f"form_within_s is {self.form_within_s}, but a wait cannot be negative; use 0")
+
+    @property
+    def beat_every_s(self) -> float:
+        return self.detect_within_s / 10
+
+    @property
+    def tick_every_s(self) -> float:
+        """How often cores look at the clock; events are handled at once, whatever this is."""
+        return self.detect_within_s / 20
+
+    @property
+    def silent_at_least_s(self) -> float:
+        """Nobody is suspected for silence before this, however regular its beats were."""
+        return self.detect_within_s * 0.8
+
+    @property
+    def silent_at_most_s(self) -> float:
+        """Everybody this silent is suspected, however irregular its beats were."""
+        return self.detect_within_s * 3
+
+    @property
+    def stopped_for_s(self) -> float:
+        """A replica that its agent sees stopped (SIGSTOP) for this long is evicted."""
+        return self.detect_within_s / 2
+
+    @property
+    def complaint_holds_s(self) -> float:
+        """A complaint is forgotten when it is not repeated within this time."""
+        return self.detect_within_s / 2
+
+    @property
+    def complaint_counts_after_s(self) -> float:
+        """A complaint that has been upheld this long against the agent's word means a partial partition."""
+        return self.detect_within_s / 2
+
+    @property
+    def trust_for_s(self) -> float:
+        """A new or stalled leader suspects nobody for this long: one full window."""
+        return self.detect_within_s
+
+    @property
+    def stalled_after_s(self) -> float:
+        """A leader whose clock jumps by this much between two ticks has been asleep, not the others."""
+        return self.detect_within_s / 4
+
+    @property
+    def lease_s(self) -> float:
+        """How long leadership outlasts the last sign of life of the leader; stores count whole seconds."""
+        return max(1.0, 2 * self.detect_within_s)
+
+    @property
+    def settle_s(self) -> float:
+        """Finished replicas leave the view this much later, so that an ordinary ending is one change."""
+        return self.detect_within_s / 4
+
+    @property
+    def linger_s(self) -> float:
+        """An evicted replica has this long to come back by itself before its agent replaces it."""
+        return self.detect_within_s * 2
+
+    @property
+    def linger_stopped_s(self) -> float:
+        """The same for a stopped one, which somebody may be about to wake."""
+        return self.detect_within_s * 10

@@ -1,0 +1,128 @@
+"""The promises, checked at every event of a simulated run.
+
+- *Agreement*: a view number names one membership, everywhere and for ever; numbers in the store grow by one.
+- *Commit before speech*: nobody hears of a view that the store does not hold.
+- *One leader*: whoever writes holds the leadership at that moment.
+- *Fencing*: a member acts only in views that hold its life, only on frames of its own view sent by lives of
+  that view, and its view never goes back.
+- *One active view*: once a step was completed in a view, no present member completes one in an older view.
+- *No groundless eviction*: a replica that nothing has happened to is never evicted on suspicion.
+- *State is kept*: suspicion never removes the last holder of the training state.
+- *Liveness* is checked at the end, by the simulation: when faults stop, everybody is back within a bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outlast.protocol.member import Frame
+from outlast.protocol.messages import Message, ViewNews
+from outlast.protocol.views import Membership, Standing, View
+
+if TYPE_CHECKING:
+    from outlast.sim.nodes import ReplicaNode
+    from outlast.sim.simulation import Simulation
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Checkers:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._committed: dict[int, View] = {0: View()}
+        self._newest_acted = 0
+        self.views = 0
+        self.steps = 0
+
+    def committed(self, leader: str, before: Membership | None, after: Membership) -> None:
+        held = self._sim.store.leadership
+        self._require(
+            held is not None and held.holder == leader,
+            f"{leader} writes, but the leader is {held.holder if held else 'nobody'}",
+        )
+        old = before.view if before is not None else View()
+        view = after.view
+        if view == old:
+            return
+        self._sim.world.note("store", f"holds view {view.number} of {_names(view)}: {view.cause}")
+        self._require(
+            view.number == old.number + 1, f"view {old.number} is followed by view {view.number} in the store"
+        )
+        self._committed[view.number] = view
+        self.views += 1
+        if before is not None:
+            self._check_evictions(before, after)
+
+    def published(self, leader: str, message: Message) -> None:
+        if isinstance(message, ViewNews):
+            self._check_agreed(leader, "publishes", message.view)
+
+    def adopted(self, replica: ReplicaNode, view: View) -> None:
+        self._check_agreed(replica.name, "adopts", view)
+        self._require(
+            view.holds(replica.replica, replica.core.incarnation),
+            f"{replica.name} adopts view {view.number}, which does not hold its life",
+        )
+
+    def delivered(self, replica: ReplicaNode, frame: Frame) -> None:
+        view = replica.core.view
+        self._require(
+            frame.view == view.number and not replica.core.fenced,
+            f"{replica.name} acts in view {view.number} on a frame of view {frame.view}",
+        )
+        self._require(
+            view.holds(frame.sender, frame.incarnation),
+            f"{replica.name} acts on a frame of replica {frame.sender}, life {frame.incarnation}, which is "
+            f"not in view {view.number}",
+        )
+
+    def completed(self, replica: ReplicaNode, step: int) -> None:
+        view = replica.core.view
+        self._require(
+            view.holds(replica.replica, replica.core.incarnation),
+            f"{replica.name} completes step {step} in view {view.number}, which does not hold its life",
+        )
+        document = self._sim.store.document
+        present = document is not None and document.view.holds(replica.replica, replica.core.incarnation)
+        self._require(
+            not present or view.number >= self._newest_acted,
+            f"{replica.name} completes step {step} in view {view.number} after others did in view "
+            f"{self._newest_acted}",
+        )
+        self._newest_acted = max(self._newest_acted, view.number)
+        self.steps += 1
+
+    def _check_agreed(self, who: str, does: str, view: View) -> None:
+        agreed = self._committed.get(view.number)
+        self._require(agreed is not None, f"{who} {does} view {view.number}, which was never committed")
+        self._require(agreed == view, f"{who} {does} a view {view.number} that is not the committed one")
+
+    def _check_evictions(self, before: Membership, after: Membership) -> None:
+        for seat in before.seats.values():
+            now = after.seats.get(seat.replica)
+            if now is None or not seat.present or now.standing is not Standing.EVICTED:
+                continue
+            self._require(
+                self._sim.excused(seat.replica),
+                f"replica {seat.replica} is evicted, but nothing has happened to it: {after.view.cause}",
+            )
+        doubted = {seat.replica for seat in after.seats.values() if seat.standing is Standing.EVICTED}
+        known = before.view.members if after.active == before.view.number else before.holders
+        holders = {holder.replica for holder in known if holder in before.view.members}
+        kept = any(after.view.holds(h.replica, h.incarnation) for h in known)
+        self._require(
+            kept or not holders & doubted,
+            f"view {after.view.number} drops every holder of the training state without proof",
+        )
+
+    def _require(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise Violation(otherwise)
+
+
+def _names(view: View) -> str:
+    members = ",".join(f"{m.replica}.{m.incarnation}" for m in view.members) or "nobody"
+    learners = ",".join(f"{m.replica}.{m.incarnation}" for m in view.learners)
+    return f"[{members}]" + (f" learning [{learners}]" if learners else "")

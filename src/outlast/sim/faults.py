@@ -1,0 +1,201 @@
+"""Misfortune, drawn from the seed: crashes, sleep, hangs, partitions, slow disks.
+
+Each fault says whom it touches and until when; that is the excuse which the eviction checker accepts. A
+fault of a coordinator or of the store touches no replica: it must never cost one its place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outlast.sim.nodes import AgentNode, ReplicaNode
+
+if TYPE_CHECKING:
+    from outlast.sim.simulation import Simulation
+
+
+class Faults:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._cuts: list[tuple[str, str]] = []
+        kinds = [
+            self._kill_replica,
+            self._kill_replica,
+            self._stop_replica,
+            self._hang_replica,
+            self._kill_agent,
+            self._stop_agent,
+            self._stop_machine,
+            self._kill_coordinator,
+            self._stop_coordinator,
+            self._cut_replicas,
+            self._cut_replica_off,
+            self._cut_control,
+            self._slow_store,
+        ]
+        # Each run has its own mixture, so that some runs are all of one kind and others a bit of everything.
+        self._kinds = sim.world.chance.sample(kinds, sim.world.chance.randint(1, len(kinds)))
+
+    def schedule(self, until_s: float) -> None:
+        chance = self._sim.world.chance
+        at = chance.uniform(0.0, 2.0)
+        mean_gap = chance.choice([0.3, 0.8, 2.0])
+        while at < until_s:
+            self._sim.world.after(at, None, chance.choice(self._kinds))
+            at += chance.expovariate(1 / mean_gap)
+
+    def end(self) -> None:
+        """Everything heals; what is dead comes back."""
+        sim = self._sim
+        for one, other in self._cuts:
+            sim.network.heal(one, other)
+        sim.store.slow_until = 0.0
+        for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
+            sim.world.resume(node)
+        # A hang that nobody waits for has no witness; there a person has to step in.
+        all_hang = all(node.hanging for node in sim.replicas())
+        for node in sim.replicas():
+            if node.hanging and (all_hang or node.starting):
+                node.kill("was killed by its owner")
+        for coordinator in sim.coordinators:
+            if not coordinator.up:
+                coordinator.boot()
+        for agent in sim.agents:
+            if not agent.up:
+                agent.boot()
+        sim.world.note("faults", "have stopped")
+
+    def _some_replica(self) -> ReplicaNode | None:
+        alive = [node for node in self._sim.replicas() if node.up]
+        return self._sim.world.chance.choice(alive) if alive else None
+
+    def _kill_replica(self) -> None:
+        node = self._some_replica()
+        if node is not None:
+            self._touch(node, 0.0, "is killed")
+            node.kill("was killed by SIGKILL")
+
+    def _stop_replica(self) -> None:
+        node = self._some_replica()
+        if node is not None:
+            self._sleep(node, "is stopped")
+
+    def _hang_replica(self) -> None:
+        node = self._some_replica()
+        if node is not None:
+            self._touch(node, 1e9, "hangs")
+            node.hang()
+
+    def _some_agent(self) -> AgentNode | None:
+        alive = [node for node in self._sim.agents if node.up]
+        return self._sim.world.chance.choice(alive) if alive else None
+
+    def _kill_agent(self) -> None:
+        agent = self._some_agent()
+        if agent is None:
+            return
+        seconds = self._sim.world.chance.uniform(0.1, 4.0)
+        self._sim.world.note(agent.name, f"is killed for {seconds:.2f} s")
+        for node in agent.running.values():
+            self._touch(node, seconds, "dies with its agent")
+        agent.crash()
+        self._sim.world.after(seconds, None, self._revive_agent, agent)
+
+    def _revive_agent(self, agent: AgentNode) -> None:
+        if not agent.up:
+            self._sim.world.note(agent.name, "is started again")
+            agent.boot()
+
+    def _stop_agent(self) -> None:
+        """Only the supervisor sleeps; its replicas go on and speak for themselves."""
+        agent = self._some_agent()
+        if agent is not None:
+            self._sleep(agent, "is stopped")
+
+    def _stop_machine(self) -> None:
+        agent = self._some_agent()
+        if agent is None:
+            return
+        seconds = self._sim.world.chance.uniform(0.1, 4.0)
+        for node in [agent, *agent.running.values()]:
+            self._sleep(node, "sleeps with its machine", seconds)
+
+    def _kill_coordinator(self) -> None:
+        coordinator = self._sim.world.chance.choice(self._sim.coordinators)
+        if not coordinator.up:
+            return
+        self._sim.world.note(coordinator.name, "is killed")
+        self._sim.world.crash(coordinator)
+
+        def revive() -> None:
+            if not coordinator.up:
+                coordinator.boot()
+
+        self._sim.world.after(self._sim.world.chance.uniform(0.05, 3.0), None, revive)
+
+    def _stop_coordinator(self) -> None:
+        coordinator = self._sim.world.chance.choice(self._sim.coordinators)
+        if not coordinator.up:
+            return
+        seconds = self._sim.world.chance.choice([0.3, 1.0, 4.0])
+        self._sim.world.note(coordinator.name, f"sleeps for {seconds} s")
+        self._sim.world.pause(coordinator)
+        self._sim.world.after(seconds, None, self._sim.world.resume, coordinator)
+
+    def _cut_replicas(self) -> None:
+        one, other = self._some_replica(), self._some_replica()
+        if one is None or other is None or one is other:
+            return
+        seconds = self._sim.world.chance.uniform(0.05, 3.0)
+        both = self._sim.world.chance.random() < 0.7
+        self._touch(one, seconds, f"is cut off from {other.name} for {seconds:.2f} s")
+        self._touch(other, seconds, f"is cut off from {one.name}")
+        self._cut(one.name, other.name, seconds, both_ways=both)
+
+    def _cut_replica_off(self) -> None:
+        node = self._some_replica()
+        if node is None:
+            return
+        seconds = self._sim.world.chance.uniform(0.05, 3.0)
+        self._touch(node, seconds, f"is cut off from all peers for {seconds:.2f} s")
+        peers = [peer for peer in self._sim.replicas() if peer is not node]
+        # Between two, nobody can say which of them is cut off; among more, it has to be the right one.
+        excused_s = seconds if len(peers) <= 2 else 0.0
+        for peer in peers:
+            self._touch(peer, excused_s, f"loses {node.name}")
+            self._cut(node.name, peer.name, seconds, both_ways=True)
+
+    def _cut_control(self) -> None:
+        agent = self._some_agent()
+        if agent is None:
+            return
+        coordinator = self._sim.world.chance.choice(self._sim.coordinators)
+        seconds = self._sim.world.chance.uniform(0.1, 4.0)
+        for node in [agent, *agent.running.values()]:
+            self._touch(node, seconds, f"cannot reach {coordinator.name} for {seconds:.2f} s")
+            self._cut(node.name, coordinator.name, seconds, both_ways=True)
+
+    def _slow_store(self) -> None:
+        seconds = self._sim.world.chance.uniform(0.2, 3.0)
+        self._sim.world.note("store", f"is slow for {seconds:.2f} s")
+        self._sim.store.slow_until = self._sim.world.now + seconds
+
+    def _cut(self, one: str, other: str, seconds: float, *, both_ways: bool) -> None:
+        self._cuts.append((one, other))
+        self._sim.network.cut(one, other, both_ways=both_ways)
+        self._sim.world.after(seconds, None, self._sim.network.heal, one, other)
+
+    def _sleep(self, node: AgentNode | ReplicaNode, what: str, seconds: float | None = None) -> None:
+        seconds = self._sim.world.chance.uniform(0.1, 4.0) if seconds is None else seconds
+        self._touch(node, seconds, f"{what} for {seconds:.2f} s")
+        self._sim.world.pause(node)
+        self._sim.world.after(seconds, None, self._wake, node, node.life)
+
+    def _wake(self, node: AgentNode | ReplicaNode, life: int) -> None:
+        if node.life == life:
+            self._sim.world.resume(node)
+
+    def _touch(self, node: AgentNode | ReplicaNode, seconds: float, what: str) -> None:
+        self._sim.world.note(node.name, what)
+        if isinstance(node, ReplicaNode):
+            self._sim.excuse(node.replica, self._sim.world.now + seconds)

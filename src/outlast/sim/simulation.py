@@ -1,0 +1,146 @@
+"""One seeded run: a stretch of misfortune, then quiet, then the question whether everybody is back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outlast.protocol.coordinator import CoordinatorCore
+from outlast.protocol.member import MemberCore
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import JobSpec
+from outlast.sim.checkers import Checkers, Violation
+from outlast.sim.faults import Faults
+from outlast.sim.network import Network
+from outlast.sim.nodes import AgentNode, CoordinatorNode, ReplicaNode
+from outlast.sim.store import SimStore
+from outlast.sim.world import World
+
+FAULTY_FOR_S = 8.0
+BACK_WITHIN_S = 25.0
+"""Longer than the slowest ordinary way back: a lease, a window of trust, a hang, a restart, a join."""
+
+EXCUSE_HOLDS_S = 2.5
+"""A fault still explains an eviction this long after it is over: detection, commit and a slow store."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Which cores play; a planted mistake is another cast."""
+
+    coordinator: Callable[..., CoordinatorCore] = CoordinatorCore
+    member: Callable[..., MemberCore] = MemberCore
+
+
+@dataclass(frozen=True)
+class Outcome:
+    seed: int
+    violation: str | None
+    story: str
+    views: int
+    steps: int
+    back_after_s: float
+
+    @property
+    def ok(self) -> bool:
+        return self.violation is None
+
+
+class Simulation:
+    def __init__(self, seed: int, cast: Cast | None = None) -> None:
+        self.cast = cast or Cast()
+        self.world = World(seed)
+        chance = self.world.chance
+        self.timing = Timing(detect_within_s=1.0, form_within_s=3.0, cold_within_s=4.0)
+        replicas = chance.randint(1, 6)
+        self.spec = JobSpec(name=f"seed-{seed}", replicas=replicas, shards=chance.randint(1, 8))
+        self.network = Network(self.world)
+        self.store = SimStore(self.world, self.timing.lease_s)
+        self.checkers = Checkers(self)
+        self.store.on_commit = self.checkers.committed
+        self.coordinators = [CoordinatorNode(self, f"coordinator-{i}") for i in range(chance.randint(1, 3))]
+        machines = chance.randint(1, min(3, replicas))
+        self.agents = [
+            AgentNode(self, f"agent-{i}", tuple(range(i, replicas, machines))) for i in range(machines)
+        ]
+        self._excused_until: dict[int, float] = {}
+        self._cut_since: dict[tuple[int, int], float] = {}
+
+    def replicas(self) -> list[ReplicaNode]:
+        return [node for agent in self.agents for node in agent.running.values()]
+
+    def replica_node(self, replica: int) -> ReplicaNode | None:
+        return next((node for node in self.replicas() if node.replica == replica), None)
+
+    def unreachable(self, node: ReplicaNode) -> frozenset[int]:
+        """Peers whose connection to this replica is broken, as its own sockets would tell it."""
+        return frozenset(
+            peer.replica
+            for peer in node.core.view.members
+            if peer.replica != node.replica and not self.network.reaches(node.name, f"replica-{peer.replica}")
+        )
+
+    def excuse(self, replica: int, until: float) -> None:
+        self._excused_until[replica] = max(until, self._excused_until.get(replica, 0.0))
+
+    def excused(self, replica: int) -> bool:
+        return self.world.now <= self._excused_until.get(replica, -1e9) + EXCUSE_HOLDS_S
+
+    def run(self) -> Outcome:
+        try:
+            back_after_s = self._run()
+        except Violation as violation:
+            self.world.note("CHECKER", str(violation))
+            return self._outcome(str(violation), 0.0)
+        return self._outcome(None, back_after_s)
+
+    def _outcome(self, violation: str | None, back_after_s: float) -> Outcome:
+        story = self.world.story() if violation is not None else ""
+        return Outcome(
+            self.world.seed, violation, story, self.checkers.views, self.checkers.steps, back_after_s
+        )
+
+    def _run(self) -> float:
+        for coordinator in self.coordinators:
+            coordinator.boot()
+        for agent in self.agents:
+            agent.boot()
+        faults = Faults(self)
+        faults.schedule(FAULTY_FOR_S)
+        self.world.run_until(FAULTY_FOR_S)
+        faults.end()
+        quiet_since = self.world.now
+        while self.world.now < quiet_since + BACK_WITHIN_S:
+            before = {node.replica: node.step for node in self.replicas()}
+            self.world.run_until(self.world.now + 0.5)
+            if self._all_back() and self._all_moved(before):
+                return self.world.now - quiet_since
+        raise Violation(
+            f"not everybody is back {BACK_WITHIN_S} s after faults stopped: {self._who_is_missing()}"
+        )
+
+    def _all_back(self) -> bool:
+        document = self.store.document
+        if document is None or len(document.view.members) != self.spec.replicas:
+            return False
+        view = document.view
+        return all(
+            node.up and node.core.view == view and node.core.is_member and not node.hanging
+            for node in self.replicas()
+        )
+
+    def _all_moved(self, before: dict[int, int]) -> bool:
+        return all(node.step > before.get(node.replica, 0) for node in self.replicas())
+
+    def _who_is_missing(self) -> str:
+        document = self.store.document
+        number = document.view.number if document is not None else 0
+        members = [m.replica for m in document.view.members] if document is not None else []
+        leader = self.store.leadership.holder if self.store.leadership is not None else "nobody"
+        states = [
+            f"replica {node.replica} in view {node.core.view.number} at step {node.step}"
+            + (" fenced" if node.core.fenced else "")
+            + (" hanging" if node.hanging else "")
+            for node in self.replicas()
+        ]
+        return f"view {number} has {members}, {leader} leads; " + "; ".join(states)

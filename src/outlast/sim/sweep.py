@@ -1,0 +1,73 @@
+"""Many seeds, on all cores."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing import get_context
+
+from outlast.sim.simulation import Cast, Outcome, Simulation
+
+BATCH = 25
+
+
+@dataclass
+class Tally:
+    """What a sweep has seen so far."""
+
+    seeds: int = 0
+    views: int = 0
+    steps: int = 0
+    slowest_return_s: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.views += outcome.views
+        self.steps += outcome.steps
+        self.slowest_return_s = max(self.slowest_return_s, outcome.back_after_s)
+
+
+def run_seed(seed: int, cast: Cast | None = None) -> Outcome:
+    return Simulation(seed, cast).run()
+
+
+def first_violation(seeds: Iterable[int], cast: Cast) -> Outcome | None:
+    """The first seed that catches a mistake, run in this process."""
+    return next((outcome for seed in seeds if not (outcome := run_seed(seed, cast)).ok), None)
+
+
+def sweep(
+    seeds: Iterable[int], progress: Callable[[Tally], None] = lambda _: None
+) -> tuple[Tally, Outcome | None]:
+    """Run all seeds, or until one breaks a promise."""
+    tally = Tally()
+    workers = os.cpu_count() or 1
+    batches = _batches(iter(seeds))
+    # A fresh interpreter per worker: forking a process that may have threads is asking for trouble.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(_run_batch, batch) for batch in islice(batches, workers * 2)}
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for outcome in (outcome for future in done for outcome in future.result()):
+                tally.add(outcome)
+                if not outcome.ok:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    return tally, outcome
+            progress(tally)
+            running |= {pool.submit(_run_batch, batch) for batch in islice(batches, len(done))}
+    return tally, None
+
+
+def _run_batch(seeds: list[int]) -> list[Outcome]:
+    outcomes = []
+    for seed in seeds:
+        outcomes.append(run_seed(seed))
+        if not outcomes[-1].ok:
+            break
+    return outcomes
+
+
+def _batches(seeds: Iterator[int]) -> Iterator[list[int]]:
+    while batch := list(islice(seeds, BATCH)):
+        yield batch

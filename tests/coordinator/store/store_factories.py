@@ -1,0 +1,29 @@
+"""Which stores the conformance suite runs on. A further store is one more factory in `FACTORIES`."""
+
+from pathlib import Path
+from typing import Protocol
+
+from outlast.coordinator.store.embedded import EmbeddedStore
+from outlast.coordinator.store.seam import Store
+
+
+class StoreFactory(Protocol):
+    """Opens one and the same storage again and again: close the store and open it to see what it kept."""
+
+    shortest_ttl_s: float
+    """The shortest lease that the store can time well; tests of expiry wait about that long."""
+
+    async def open(self) -> Store: ...
+
+
+class EmbeddedFactory:
+    shortest_ttl_s = 0.05
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    async def open(self) -> Store:
+        return await EmbeddedStore.open(self._directory)
+
+
+FACTORIES = {"embedded": EmbeddedFactory}
