@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.agent import kinship
+from outlast import kinship
 from outlast.agent.output import Output, Stream
 from outlast.agent.process import ExitStatus, Nursery, ReplicaProcess
 
@@ -33,7 +33,7 @@ class Launched:
 
     async def line(self, number: int = 0) -> str:
         await until(lambda: len(self.said("stdout")) > number or self.process.exited.done())
-        assert len(self.said("stdout")) > number, self.lines
+        assert len(self.said("stdout")) > number, (self.process.exited, self.lines)
         return self.said("stdout")[number]
 
 
@@ -62,7 +62,10 @@ def launch(tmp_path: Path) -> Launch:
     ) -> Launched:
         nonlocal count
         count += 1
-        (tmp_path / name).write_text(textwrap.dedent(source))
+        script, text = tmp_path / name, textwrap.dedent(source)
+        # Not written again when it is the same: an earlier replica may be about to read it.
+        if not script.exists() or script.read_text() != text:
+            script.write_text(text)
         lines: list[tuple[Stream, str]] = []
         process = await nursery.start(
             replica=count,

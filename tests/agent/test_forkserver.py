@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outlast.agent.kinship import ExitStatus
 from outlast.agent.process import Nursery
+from outlast.kinship import ExitStatus
 
 Launch = Any
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from outlast.agent import kinship, process
-from outlast.agent.kinship import ExitStatus
+from outlast import kinship, process
 from outlast.agent.output import Output
 from outlast.agent.process import Nursery
 from outlast.errors import JobFailed, UsageError
+from outlast.kinship import ExitStatus
 
 Launch = Any
 Until = Any
@@ -139,6 +139,23 @@ def test_what_a_replica_started_dies_with_it(launch: Launch, wait_until: Until) 
             await wait_until(lambda: not any(map(kinship.alive, family)))
             await wait_until(lambda: len(kinship.children_of(os.getpid())) == 2)
             assert kinship.alive(other.process.pid)
+
+    asyncio.run(story())
+
+
+def test_who_is_being_started_is_not_taken_for_an_orphan(launch: Launch) -> None:
+    async def sweep(nursery: Nursery) -> None:
+        while True:
+            nursery._sweep()
+            await asyncio.sleep(0)
+
+    async def story() -> None:
+        async with Nursery(preload=()) as nursery:
+            sweeper = asyncio.ensure_future(sweep(nursery))
+            for environment in (dict(os.environ), {**os.environ, "OMP_NUM_THREADS": "3"}):
+                launched = await launch(nursery, "print('up')", environment=environment)
+                assert await launched.ended() == ExitStatus(0, None)
+            sweeper.cancel()
 
     asyncio.run(story())
 

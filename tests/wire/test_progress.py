@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import ProtocolError
+from outlast.protocol.messages import Phase
 from outlast.wire import progress
-from outlast.wire.progress import Phase, Progress, ProgressReader, Reading
+from outlast.wire.progress import Progress, ProgressReader, Reading
 
 
 @pytest.fixture
@@ -22,21 +23,23 @@ def page(tmp_path: Path) -> Path:
 
 def test_a_fresh_page_reads_as_starting(page: Path) -> None:
     before_ns = time.monotonic_ns()
-    reader = ProgressReader.create(page, incarnation=3)
+    reader = ProgressReader.create(page)
     reading = reader.read()
-    assert (reading.pid, reading.incarnation, reading.step, reading.phase) == (0, 3, 0, Phase.STARTING)
+    assert (reading.pid, reading.incarnation, reading.step, reading.phase) == (0, 0, 0, Phase.STARTING)
     assert before_ns <= reading.changed_ns <= time.monotonic_ns()
     assert os.listdir(page.parent) == [page.name]
     reader.close()
 
 
 def test_steps_and_phases_are_seen_by_the_reader(page: Path) -> None:
-    reader = ProgressReader.create(page, incarnation=1)
+    reader = ProgressReader.create(page)
     writer = Progress.open(page)
+    writer.live(1)
+    writer.adopt(7, lambda: 50)
     writer.enter(Phase.COMPUTING, lambda: 100)
     writer.advance(41, lambda: 2_000_000_100)
     writer.tick()
-    assert reader.read() == Reading(os.getpid(), 1, 41, Phase.COMPUTING, 2_000_000_100, alive=4)
+    assert reader.read() == Reading(os.getpid(), 1, 7, 41, Phase.COMPUTING, 2_000_000_100, alive=5)
     assert reader.read().unchanged_s(2_500_000_100) == 0.5
     writer.enter(Phase.DONE)
     assert reader.read().phase is Phase.DONE
@@ -45,7 +48,7 @@ def test_steps_and_phases_are_seen_by_the_reader(page: Path) -> None:
 
 
 def test_a_request_to_leave_reaches_the_replica(page: Path) -> None:
-    writer = Progress.create(page, incarnation=0)
+    writer = Progress.create(page)
     reader = ProgressReader(page)
     assert not writer.leave_requested
     reader.request_leave()
@@ -55,16 +58,16 @@ def test_a_request_to_leave_reaches_the_replica(page: Path) -> None:
 
 
 def test_a_new_page_does_not_disturb_who_has_the_old_one(page: Path) -> None:
-    old = Progress.create(page, incarnation=1)
-    reader = ProgressReader.create(page, incarnation=2)
+    old = Progress.create(page)
+    reader = ProgressReader.create(page)
     old.advance(7)
-    assert (reader.read().incarnation, reader.read().step) == (2, 0)
+    assert reader.read().step == 0
     old.close()
     reader.close()
 
 
 def test_a_writer_that_died_in_the_middle_is_still_read(page: Path) -> None:
-    writer = Progress.create(page, incarnation=1)
+    writer = Progress.create(page)
     reader = ProgressReader(page)
     writer.advance(5)
     writer._words[progress._SEQUENCE] += 1
@@ -81,7 +84,7 @@ def test_what_is_no_page_is_refused(page: Path) -> None:
     page.write_bytes(bytes(progress.PAGE_BYTES))
     with pytest.raises(ProtocolError, match="no progress page of version 1"):
         Progress.open(page)
-    ProgressReader.create(page, incarnation=0).close()
+    ProgressReader.create(page).close()
     data = bytearray(page.read_bytes())
     data[8 * progress._PHASE] = 99
     page.write_bytes(data)
@@ -94,7 +97,8 @@ def test_what_is_no_page_is_refused(page: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from outlast.wire.progress import Phase, Progress
+from outlast.protocol.messages import Phase
+from outlast.wire.progress import Progress
 page = Progress.open(Path(sys.argv[1]))
 step = 0
 while not page.leave_requested:
@@ -105,7 +109,7 @@ page.enter(Phase.DONE)
 
 
 def test_readings_of_a_busy_writer_are_consistent(page: Path) -> None:
-    reader = ProgressReader.create(page, incarnation=1)
+    reader = ProgressReader.create(page)
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(page)])
     try:
         steps = set()

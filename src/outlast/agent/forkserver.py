@@ -44,7 +44,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 import msgspec
 
-from outlast.agent import kinship
+from outlast import kinship
 
 MESSAGE_MAX_BYTES = 8 << 20
 REPARENT_WITHIN_S = 10.0

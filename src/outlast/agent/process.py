@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from outlast.agent import kinship
+from outlast import kinship
 from outlast.agent.forkserver import (
     Forget,
     Guard,
@@ -44,9 +44,9 @@ from outlast.agent.forkserver import (
     frame,
     unborn_name,
 )
-from outlast.agent.kinship import ExitStatus, kill_group
 from outlast.agent.output import Output
 from outlast.errors import JobFailed, UsageError
+from outlast.kinship import ExitStatus, kill_group
 
 READY_WITHIN_S = 120.0
 FORKSERVER_ATTEMPTS = 5

@@ -1,0 +1,59 @@
+"""The `outlast` command: one file per subcommand, imported only when it is asked for."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from outlast.errors import OutlastError, ScriptFailed
+
+COMMANDS = {
+    "run": "run a training script as several replicas on this machine",
+    "status": "show how a run stands",
+    "sim": "run the protocol in seeded simulation",
+    "agent": "start, watch and restart replicas (started by `run`)",
+    "coordinator": "decide membership (started by `run`)",
+}
+
+EXIT_CODES = """exit codes:
+  0  finished                    6  no space left for the coordinator's store
+  1  an error in Outlast itself  7  the coordinator's store is damaged
+  2  wrong usage                 8  the coordinator's store cannot be used
+  3  the script is not there     9  not authorised
+  4  the job failed             11  no coordinator answers
+  5  the port is in use        130, 143  stopped by Ctrl-C, by SIGTERM"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        prog="outlast",
+        description="PyTorch training that outlasts its machines.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    chosen = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, summary in COMMANDS.items():
+        chosen.add_parser(name, help=summary, add_help=False)
+    options, rest = parser.parse_known_args(arguments[:1])
+    if options.version:
+        from importlib.metadata import version
+
+        print(f"outlast {version('outlast')}")
+        return 0
+    if options.command is None:
+        parser.print_help(sys.stderr if rest else sys.stdout)
+        return 2
+    command: Callable[[list[str]], int] = import_module(f"outlast.cli.{options.command}").main
+    try:
+        return command(arguments[1:])
+    except OutlastError as error:
+        if isinstance(error, ScriptFailed) and error.last_words:
+            print(_indented(error.last_words), file=sys.stderr)
+        print(f"outlast: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -131,10 +131,14 @@ class Evidence:
         return change
 
     def _find_departures(self, membership: Membership, change: Change, now: float) -> None:
-        for replica, departure in self._departures.items():
-            if not 0 <= replica < membership.spec.replicas or not outstanding(departure, membership):
-                continue
-            if departure.finished and now < self._departed_at[replica] + self._timing.settle_s:
+        told = {
+            replica: departure
+            for replica, departure in self._departures.items()
+            if 0 <= replica < membership.spec.replicas and outstanding(departure, membership)
+        }
+        finished_at = max((self._departed_at[r] for r, d in told.items() if d.finished), default=now)
+        for replica, departure in told.items():
+            if departure.finished and now < finished_at + self._timing.settle_s:
                 continue
             change.removals[replica] = Removal(
                 process=departure.process,

@@ -34,6 +34,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: int
     process: int
+    pid: int = 0
     incarnation: int = 0
     view: int = 0
     """The view that its training thread works in; the thread that talks to us may know a newer one."""
@@ -64,7 +65,7 @@ class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
     last_words: str
 
 
-class Beat(Message):
+class Beat(Message, frozen=True, kw_only=True):
     """An agent: I am here, and this is what I see."""
 
     agent: str
@@ -75,7 +76,7 @@ class Beat(Message):
     gave_up: GaveUp | None = None
 
 
-class BeatAck(Message):
+class BeatAck(Message, frozen=True, kw_only=True):
     """The leader: heard. `noted` are departures that are committed and need not be told again."""
 
     number: int
@@ -83,7 +84,7 @@ class BeatAck(Message):
     noted: tuple[int, ...] = ()
 
 
-class Register(Message):
+class Register(Message, frozen=True, kw_only=True):
     """A replica: I am a new life and want to take part."""
 
     replica: int
@@ -93,7 +94,7 @@ class Register(Message):
     address: str = ""
 
 
-class Admitted(Message):
+class Admitted(Message, frozen=True, kw_only=True):
     """The leader: this is your incarnation; that view is the first that may hold it."""
 
     replica: int
@@ -103,7 +104,7 @@ class Admitted(Message):
     view: int
 
 
-class Report(Message):
+class Report(Message, frozen=True, kw_only=True):
     """A replica: I am here, in that view, this ready, and these peers I cannot reach."""
 
     replica: int
@@ -114,21 +115,21 @@ class Report(Message):
     unreachable: tuple[int, ...] = ()
 
 
-class ReportAck(Message):
+class ReportAck(Message, frozen=True, kw_only=True):
     view: int
 
 
-class Fetch(Message):
+class Fetch(Message, frozen=True, kw_only=True):
     """Anyone: I have seen signs of a newer view; send me the current one."""
 
 
-class ViewNews(Message):
+class ViewNews(Message, frozen=True, kw_only=True):
     """The leader: this view has been committed."""
 
     view: View
 
 
-class Evicted(Message):
+class Evicted(Message, frozen=True, kw_only=True):
     """The leader: that incarnation is void; come back as a new one."""
 
     replica: int
@@ -136,21 +137,21 @@ class Evicted(Message):
     reason: str
 
 
-class Check(Message):
+class Check(Message, frozen=True, kw_only=True):
     """The leader to an agent: somebody doubts one of yours; look now, do not wait for the next beat."""
 
 
-class Ended(Message):
+class Ended(Message, frozen=True, kw_only=True):
     """The leader: the job is over."""
 
     outcome: Outcome
 
 
-class Ask(Message):
+class Ask(Message, frozen=True, kw_only=True):
     """An observer: how do things stand?"""
 
 
-class Status(Message):
+class Status(Message, frozen=True, kw_only=True):
     """The leader's answer: what has been agreed, and what is being seen."""
 
     job: str

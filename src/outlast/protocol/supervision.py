@@ -69,6 +69,7 @@ AgentAction = StartReplica | KillReplica | AskToLeave | TellCoordinator | JobEnd
 class Sample:
     """What the agent sees of a living process right now."""
 
+    pid: int = 0
     incarnation: int = 0
     view: int = 0
     step: int = 0
@@ -217,6 +218,7 @@ class AgentCore:
         return Pulse(
             replica=replica,
             process=life.process,
+            pid=life.sample.pid,
             incarnation=life.sample.incarnation,
             view=life.sample.view,
             step=life.sample.step,

@@ -117,7 +117,7 @@ class Faults:
         if agent is None:
             return
         seconds = self._sim.world.chance.uniform(0.1, 4.0)
-        for node in [agent, *agent.running.values()]:
+        for node in _machine(agent):
             self._sleep(node, "sleeps with its machine", seconds)
 
     def _kill_coordinator(self) -> None:
@@ -171,7 +171,7 @@ class Faults:
             return
         coordinator = self._sim.world.chance.choice(self._sim.coordinators)
         seconds = self._sim.world.chance.uniform(0.1, 4.0)
-        for node in [agent, *agent.running.values()]:
+        for node in _machine(agent):
             self._touch(node, seconds, f"cannot reach {coordinator.name} for {seconds:.2f} s")
             self._cut(node.name, coordinator.name, seconds, both_ways=True)
 
@@ -199,3 +199,7 @@ class Faults:
         self._sim.world.note(node.name, what)
         if isinstance(node, ReplicaNode):
             self._sim.excuse(node.replica, self._sim.world.now + seconds)
+
+
+def _machine(agent: AgentNode) -> list[AgentNode | ReplicaNode]:
+    return [agent, *agent.running.values()]

@@ -56,7 +56,7 @@ class CoordinatorNode(Node):
                     sim.network.datagram(self, action.to, action.to.receive, action.message)
                 case coord.Publish():
                     sim.checkers.published(self.name, action.message)
-                    for peer in [*sim.agents, *sim.replicas()]:
+                    for peer in sim.peers():
                         sim.network.datagram(self, peer, peer.receive, action.message)
                 case coord.Commit():
                     store.commit(self, action, self._answer)
@@ -224,7 +224,8 @@ class ReplicaNode(Node):
                     self._adopt()
                 case member.Deliver():
                     sim.checkers.delivered(self, action.frame)
-                    attempt, step = action.frame.body  # type: ignore[misc]
+                    assert isinstance(action.frame.body, tuple)
+                    attempt, step = action.frame.body
                     self._barrier.heard.setdefault(attempt, {})[action.frame.sender] = step
                     self._try_complete()
                 case member.FencedOff():

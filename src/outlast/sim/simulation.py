@@ -69,6 +69,10 @@ class Simulation:
     def replicas(self) -> list[ReplicaNode]:
         return [node for agent in self.agents for node in agent.running.values()]
 
+    def peers(self) -> list[AgentNode | ReplicaNode]:
+        """Whoever has a connection to the coordinators."""
+        return [*self.agents, *self.replicas()]
+
     def replica_node(self, replica: int) -> ReplicaNode | None:
         return next((node for node in self.replicas() if node.replica == replica), None)
 

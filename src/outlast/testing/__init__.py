@@ -1,0 +1,1 @@
+"""What tests of distributed training need, for users as well."""

@@ -7,21 +7,20 @@ for the other. In the other direction goes one word: please leave.
 
 Layout, in 8-byte words of the machine's own order, since the page never leaves the machine:
 
-    0  magic and version     4  step                     8  leave requested (written by the agent)
-    1  sequence              5  phase
-    2  pid of the writer     6  changed_ns: when step or phase last changed (CLOCK_MONOTONIC)
-    3  incarnation           7  alive: grows with every call
+    0  magic and version     4  view                     8  alive: grows with every call
+    1  sequence              5  step                     9  leave requested (written by the agent)
+    2  pid of the writer     6  phase
+    3  incarnation           7  changed_ns: when view, step or phase last changed (CLOCK_MONOTONIC)
 
 Every word is aligned and stored at once, so none is ever seen half written. That several belong together is
 told by the sequence (a *sequence lock*): it is odd while the writer is at work. The reader tries again a few
 times, and then takes what is there: the writer may have been stopped or killed in the middle, and a reading
-of step *k* with the phase of *k+1* is better than none. There is one writer thread; `tick` alone may be
-called from others.
+of step *k* with the phase of *k+1* is better than none. There is one writer thread, the one that trains;
+`tick` and `live` alone may be called from others.
 """
 
 from __future__ import annotations
 
-import enum
 import mmap
 import os
 import time
@@ -30,25 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import ProtocolError
+from outlast.protocol.messages import Phase
 
 VERSION = 1
 PAGE_BYTES = 4096
 
 _MAGIC = int.from_bytes(b"OUTLAST\0", "little") | VERSION << 56
-_HEAD, _SEQUENCE, _PID, _INCARNATION, _STEP, _PHASE, _CHANGED_NS, _ALIVE, _LEAVE = range(9)
+_HEAD, _SEQUENCE, _PID, _INCARNATION, _VIEW, _STEP, _PHASE, _CHANGED_NS, _ALIVE, _LEAVE = range(10)
 _READ_ATTEMPTS = 16
-
-
-class Phase(enum.IntEnum):
-    """What a replica is doing."""
-
-    STARTING = 0
-    COMPUTING = 1
-    WAITING = 2
-    """For its peers: if it stays here, somebody else is to blame."""
-    ASIDE = 3
-    """Inside long work that the user has declared, such as an evaluation."""
-    DONE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +45,7 @@ class Reading:
 
     pid: int
     incarnation: int
+    view: int
     step: int
     phase: Phase
     changed_ns: int
@@ -64,7 +53,7 @@ class Reading:
     consistent: bool = True
 
     def unchanged_s(self, now_ns: int) -> float:
-        """For how long neither step nor phase has changed, given `time.monotonic_ns()`."""
+        """For how long neither view, step nor phase has changed, given `time.monotonic_ns()`."""
         return (now_ns - self.changed_ns) / 1e9
 
 
@@ -77,8 +66,8 @@ class Progress:
         self.enter(Phase.STARTING)
 
     @classmethod
-    def create(cls, path: Path, incarnation: int) -> Progress:
-        create_page(path, incarnation)
+    def create(cls, path: Path) -> Progress:
+        create_page(path)
         return cls(path)
 
     @classmethod
@@ -101,6 +90,19 @@ class Progress:
         words[_ALIVE] += 1
         words[_SEQUENCE] += 1
 
+    def adopt(self, view: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """The training thread works in this view from now on."""
+        words = self._words
+        words[_SEQUENCE] += 1
+        words[_VIEW] = view
+        words[_CHANGED_NS] = clock_ns()
+        words[_ALIVE] += 1
+        words[_SEQUENCE] += 1
+
+    def live(self, incarnation: int) -> None:
+        """Which life this is; a single word, told by the thread that registers."""
+        self._words[_INCARNATION] = incarnation
+
     def tick(self) -> None:
         """Still here, although neither step nor phase changed."""
         self._words[_ALIVE] += 1
@@ -121,8 +123,8 @@ class ProgressReader:
         self._map, self._words = _map(path)
 
     @classmethod
-    def create(cls, path: Path, incarnation: int) -> ProgressReader:
-        create_page(path, incarnation)
+    def create(cls, path: Path) -> ProgressReader:
+        create_page(path)
         return cls(path)
 
     def read(self) -> Reading:
@@ -134,10 +136,10 @@ class ProgressReader:
             consistent = before == words[_SEQUENCE] and before % 2 == 0
             if consistent:
                 break
-        pid, incarnation, step, phase, changed_ns, alive = fields
+        pid, incarnation, view, step, phase, changed_ns, alive = fields
         if phase > max(Phase):
             raise ProtocolError(f"the progress page of process {pid} names an unknown phase {phase}")
-        return Reading(pid, incarnation, step, Phase(phase), changed_ns, alive, consistent)
+        return Reading(pid, incarnation, view, step, Phase(phase), changed_ns, alive, consistent)
 
     def request_leave(self) -> None:
         self._words[_LEAVE] = 1
@@ -147,11 +149,10 @@ class ProgressReader:
         self._map.close()
 
 
-def create_page(path: Path, incarnation: int) -> None:
+def create_page(path: Path) -> None:
     """Put a fresh page at `path`, whole from the first moment; an older one stays with who has it mapped."""
     words = memoryview(bytearray(PAGE_BYTES)).cast("Q")
     words[_HEAD] = _MAGIC
-    words[_INCARNATION] = incarnation
     words[_CHANGED_NS] = time.monotonic_ns()
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     fresh.write_bytes(words)

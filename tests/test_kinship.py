@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outlast.agent import kinship
+from outlast import kinship
 
 Until = Any
 
@@ -56,7 +56,7 @@ def test_a_process_that_is_gone_has_no_facts(sleeper: subprocess.Popen[bytes]) -
 
 
 def test_a_name_with_brackets_and_spaces_is_read_right() -> None:
-    code = "import os; from outlast.agent.kinship import *; set_name(') R (1 2'); print(stat(os.getpid()))"
+    code = "import os; from outlast.kinship import *; set_name(') R (1 2'); print(stat(os.getpid()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"name=') R (1 2', state='R', parent={os.getpid()}" in done.stdout
 
@@ -80,7 +80,7 @@ async def _until_delayed(pid: int) -> None:
 
 
 def test_one_whose_parent_has_died_already_ends_at_once() -> None:
-    code = "from outlast.agent import kinship; kinship.die_with_parent(1 << 22)"
+    code = "from outlast import kinship; kinship.die_with_parent(1 << 22)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == kinship.ORPHANED
 
 

@@ -1,0 +1,70 @@
+"""`python -m outlast.agent --run DIR --name NAME --replicas 0,1`: one agent, as the launcher starts it."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from outlast.agent.service import AgentService
+from outlast.errors import OutlastError
+from outlast.kinship import die_with_parent
+from outlast.wire.rundir import RunDirectory
+
+LEFT = 0
+
+
+def replica_list(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of replica numbers like 0,1,2") from None
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="outlast agent",
+        description="Start, watch and restart replicas of a job on this machine. SIGTERM makes them leave in "
+        "order (preemption); nothing outlives the agent.",
+    )
+    arguments.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    arguments.add_argument("--name", required=True, help="a name that no other agent of the job has")
+    arguments.add_argument(
+        "--replicas", type=replica_list, required=True, metavar="0,1,…", help="the replicas to run here"
+    )
+    arguments.add_argument(
+        "--grace", type=float, default=10.0, metavar="S", help="seconds to leave in after SIGTERM (10)"
+    )
+    arguments.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
+    return arguments
+
+
+async def serve(arguments: argparse.Namespace) -> int:
+    service = AgentService(
+        RunDirectory(arguments.run), arguments.name, arguments.replicas, grace_s=arguments.grace
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.preempt)
+    outcome = await service.run()
+    return LEFT if outcome is None or outcome.finished else 4
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="agent: %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.parent else signal.SIG_DFL)
+    if arguments.parent:
+        die_with_parent(arguments.parent)
+    try:
+        return asyncio.run(serve(arguments))
+    except OutlastError as error:
+        print(f"agent: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

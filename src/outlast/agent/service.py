@@ -1,0 +1,240 @@
+"""The agent as a process: children below, the coordinator above, the core in between.
+
+The agent starts its replicas at once, whether or not a coordinator answers, and keeps them running while it
+is gone; what happened meanwhile is told when it is back. Only the end of the job, or a signal, ends them.
+"""
+
+import asyncio
+import logging
+import os
+
+from outlast.agent.mouthpiece import Mouthpiece
+from outlast.agent.output import Output
+from outlast.agent.process import Nursery, ReplicaProcess
+from outlast.agent.watch import ReplicaWatch
+from outlast.errors import JobFailed, OutlastError, PeerRejected
+from outlast.protocol.messages import Message
+from outlast.protocol.restarts import RestartPolicy
+from outlast.protocol.supervision import (
+    AgentAction,
+    AgentCore,
+    AskToLeave,
+    Exit,
+    JobEnded,
+    KillReplica,
+    StartReplica,
+    TellCoordinator,
+)
+from outlast.protocol.views import Outcome
+from outlast.wire.control import CONTROL
+from outlast.wire.handover import Handover
+from outlast.wire.rundir import RunDirectory
+from outlast.wire.streams import Stream, connect
+
+DIAL_WITHIN_S = 2.0
+DIAL_AGAIN_S = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class AgentService:
+    """One agent of one job; `run` returns how the job ended, or None if this agent was told to leave."""
+
+    def __init__(
+        self, directory: RunDirectory, name: str, replicas: tuple[int, ...], *, grace_s: float
+    ) -> None:
+        self._directory = directory
+        self._run = directory.read()
+        self._token = directory.token()
+        self._timing = self._run.timing()
+        self._home = directory.agent(name)
+        self._grace_s = grace_s
+        self._core = AgentCore(
+            agent=name,
+            boot=next_boot(directory, name),
+            replicas=replicas,
+            timing=self._timing,
+            policy=RestartPolicy(),
+        )
+        environment = self._environment()
+        self._nursery = Nursery(preload=self._run.preload, environment=environment)
+        self._base_environment = environment
+        self._watches: dict[int, ReplicaWatch] = {}
+        self._processes: dict[int, ReplicaProcess] = {}
+        self._stream: Stream[Message] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()
+        self._speak = {"stdout": Mouthpiece(1), "stderr": Mouthpiece(2)}
+        self._width = len(str(self._run.spec.replicas - 1))
+
+    async def run(self) -> Outcome | None:
+        async with self._nursery:
+            self._go(self._keep_connection())
+            self._go(self._tick())
+            self._perform(self._core.start(self._now()))
+            try:
+                await self._over.wait()
+            finally:
+                for task in list(self._tasks):
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._nursery.close(self._grace_s if self._core.outcome is None else 1.0)
+                for watch in self._watches.values():
+                    watch.close()
+        return self._core.outcome
+
+    def preempt(self) -> None:
+        """The machine is about to go: leave in order, but within the grace period."""
+        if self._core.leaving:
+            return
+        self._perform(self._core.preempted(self._now()))
+        asyncio.get_running_loop().call_later(self._grace_s, self._over.set)
+        self._end_when_settled()
+
+    def _environment(self) -> dict[str, str]:
+        threads = str(self._run.threads)
+        return {
+            **os.environ,
+            # Results depend on the number of threads, so it is the run's, not the machine's.
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _go(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the agent failed", exc_info=task.exception())
+            self._over.set()
+
+    async def _tick(self) -> None:
+        while True:
+            now = self._now()
+            self._core.sampled({replica: watch.sample() for replica, watch in self._watches.items()}, now)
+            self._perform(self._core.tick(now))
+            await asyncio.sleep(self._timing.tick_every_s)
+
+    async def _keep_connection(self) -> None:
+        while True:
+            try:
+                async with await self._dial() as stream:
+                    self._stream = stream
+                    self._perform(self._core.beat(self._now()))
+                    async for message in stream:
+                        self._perform(self._core.received(message, self._now()))
+            except (OSError, OutlastError) as error:
+                level = logging.ERROR if isinstance(error, PeerRejected) else logging.DEBUG
+                log.log(level, "agent %s has no coordinator: %s", self._core.agent, error)
+            finally:
+                self._stream = None
+            await asyncio.sleep(DIAL_AGAIN_S)
+
+    async def _dial(self) -> Stream[Message]:
+        return await connect(
+            self._run.address,
+            job=self._run.spec.name,
+            token=self._token,
+            role="agent",
+            name=self._core.agent,
+            codec=CONTROL,
+            deadline_s=DIAL_WITHIN_S,
+        )
+
+    def _perform(self, actions: list[AgentAction]) -> None:
+        for action in actions:
+            match action:
+                case StartReplica():
+                    self._go(self._live(action.replica, action.process))
+                case KillReplica():
+                    self._kill(action)
+                case AskToLeave():
+                    if (watch := self._watches.get(action.replica)) is not None:
+                        watch.request_leave()
+                case TellCoordinator():
+                    if self._stream is not None:
+                        self._stream.send(action.message)
+                case JobEnded():
+                    self._over.set()
+        self._end_when_settled()
+
+    def _end_when_settled(self) -> None:
+        if self._core.leaving and self._core.settled:
+            self._over.set()
+
+    def _kill(self, action: KillReplica) -> None:
+        process = self._processes.get(action.replica)
+        if process is not None and int(process.process) == action.process:
+            self._narrate(action.replica, action.reason)
+            process.kill()
+
+    async def _live(self, replica: int, process: int) -> None:
+        """One life of one replica, from its start to the report of its end."""
+        page = self._home / f"replica-{replica}.page"
+        watch = ReplicaWatch(page)
+        self._watches[replica] = watch
+        output = Output(replica, log=self._directory.log(replica), sink=self._sink)
+        handover = Handover(
+            run=self._directory.path,
+            replica=replica,
+            process=process,
+            agent=self._core.agent,
+            page=page,
+        )
+        try:
+            started = await self._nursery.start(
+                replica=replica,
+                process=str(process),
+                argv=self._run.argv,
+                environment={**self._base_environment, **handover.environment()},
+                cwd=self._run.working_directory,
+                output=output,
+            )
+        except JobFailed as error:
+            ending = Exit(how="could not be started", last_words=str(error))
+        else:
+            watch.born(started.pid)
+            self._processes[replica] = started
+            status = await asyncio.shield(started.exited)
+            ending = Exit(
+                how=status.describe(asked=started.asked),
+                clean=status.success,
+                killed=status.signal is not None,
+                last_words=output.last_words(),
+            )
+            del self._processes[replica]
+            if not status.success and not started.asked:
+                self._narrate(replica, ending.how)
+        self._core.sampled({replica: watch.sample()}, self._now())
+        del self._watches[replica]
+        watch.close()
+        self._perform(self._core.exited(replica, process, ending, self._now()))
+
+    def _sink(self, replica: int, stream: str, line: str) -> None:
+        self._speak[stream].say(f"[{replica:>{self._width}}] {line}")
+
+    def _narrate(self, replica: int, what: str) -> None:
+        self._speak["stderr"].say(f"[{replica:>{self._width}}] replica {replica} {what}")
+
+
+def next_boot(directory: RunDirectory, name: str) -> int:
+    """Count this start of the agent, durably, so that its processes are numbered after all earlier ones."""
+    home = directory.agent(name)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = home / "boot"
+    boot = int(path.read_text()) + 1 if path.exists() else 1
+    fresh = home / "boot.new"
+    with fresh.open("w") as file:
+        file.write(str(boot))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    return boot

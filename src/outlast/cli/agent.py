@@ -1,0 +1,5 @@
+"""`outlast agent`."""
+
+from outlast.agent.__main__ import main
+
+__all__ = ["main"]

@@ -1,0 +1,5 @@
+"""`outlast coordinator`."""
+
+from outlast.coordinator.__main__ import main
+
+__all__ = ["main"]

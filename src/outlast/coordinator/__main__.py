@@ -1,0 +1,64 @@
+"""`python -m outlast.coordinator --run DIRECTORY`: the coordinator of one job, as the launcher starts it."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from outlast.coordinator.service import CoordinatorService
+from outlast.coordinator.store.embedded import EmbeddedStore
+from outlast.errors import OutlastError
+from outlast.kinship import die_with_parent
+from outlast.wire.rundir import RunDirectory
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="outlast coordinator",
+        description="Decide who takes part in a job. Its whole state is in the run directory: kill it at any "
+        "time and start it again. `outlast run` does both by itself.",
+    )
+    arguments.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    arguments.add_argument("--listen-fd", type=int, metavar="FD", help="a listening socket to take over")
+    arguments.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
+    return arguments
+
+
+async def serve(directory: RunDirectory, listen_fd: int | None) -> None:
+    run = directory.read()
+    store = await EmbeddedStore.open(directory.store)
+    try:
+        service = CoordinatorService(spec=run.spec, timing=run.timing(), token=directory.token(), store=store)
+        serving = asyncio.ensure_future(
+            service.run(run.address if listen_fd is None else socket.socket(fileno=listen_fd))
+        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+        await serving
+    except asyncio.CancelledError:
+        pass
+    finally:
+        await store.close()
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="coordinator: %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.parent else signal.SIG_DFL)
+    if arguments.parent:
+        die_with_parent(arguments.parent)
+    try:
+        asyncio.run(serve(RunDirectory(arguments.run), arguments.listen_fd))
+    except OutlastError as error:
+        print(f"coordinator: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)

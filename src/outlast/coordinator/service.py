@@ -1,0 +1,155 @@
+"""The coordinator as a process: sockets on one side, the store on the other, the core in between.
+
+All decisions are the core's. This shell hands it what arrives and the time, and carries out what it answers.
+Peers may say only what is theirs to say: an agent speaks for itself, a replica for itself, an observer asks.
+Anything else counts as malformed: the stream is dropped and the drop is counted.
+"""
+
+import asyncio
+import logging
+import secrets
+import socket
+from typing import Any
+
+from outlast.coordinator.store.seam import Store
+from outlast.coordinator.storekeeper import Storekeeper
+from outlast.errors import StoreError
+from outlast.protocol.coordinator import (
+    Commit,
+    CoordinatorCore,
+    Disconnected,
+    Event,
+    Load,
+    Loaded,
+    LoadFailed,
+    Publish,
+    Received,
+    Send,
+    Tick,
+)
+from outlast.protocol.election import Campaign, Renew, Watch
+from outlast.protocol.messages import Ask, Beat, Fetch, Message, Register, Report
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import JobSpec
+from outlast.wire.control import CONTROL
+from outlast.wire.listener import Listener
+from outlast.wire.streams import Stream
+
+log = logging.getLogger(__name__)
+
+LOADS_BEFORE_GIVING_UP = 3
+"""A store that cannot be read this often has to be opened anew, which takes a new process."""
+
+
+class CoordinatorService:
+    """One coordinator; `run` returns when it is cancelled, and raises when it cannot go on."""
+
+    def __init__(self, *, spec: JobSpec, timing: Timing, token: bytes, store: Store) -> None:
+        self._spec = spec
+        self._timing = timing
+        self._token = token
+        self._core = CoordinatorCore(spec, timing)
+        name = f"coordinator-{secrets.token_hex(4)}"
+        self._keeper = Storekeeper(store, name, timing.lease_s, self._handle)
+        self._streams: dict[Stream[Message], None] = {}
+        self._listener: Listener[Message] | None = None
+        self._trespasses = 0
+        self._trouble = ""
+        self._failed_loads = 0
+        self._broken: asyncio.Future[None] | None = None
+
+    async def run(self, where: str | socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._broken = loop.create_future()
+        self._perform(self._core.start(loop.time()))
+        self._listener = await Listener.start(
+            where, job=self._spec.name, token=self._token, codec=CONTROL, on_stream=self._serve
+        )
+        ticking = loop.create_task(self._tick())
+        try:
+            await self._broken
+        finally:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+            await self._listener.close()
+            await self._keeper.close()
+
+    async def _tick(self) -> None:
+        while True:
+            self._handle(Tick())
+            await asyncio.sleep(self._timing.tick_every_s)
+
+    async def _serve(self, stream: Stream[Message]) -> None:
+        self._streams[stream] = None
+        try:
+            async for message in stream:
+                if not _may_say(stream.peer.role, stream.peer.name, message):
+                    self._trespasses += 1
+                    log.warning("%s said what is not theirs to say; hanging up", stream.peer.name)
+                    return
+                if isinstance(message, Ask):
+                    self._answer(stream)
+                else:
+                    self._handle(Received(stream, message))
+        finally:
+            del self._streams[stream]
+            self._handle(Disconnected(stream))
+
+    def _answer(self, stream: Stream[Message]) -> None:
+        assert self._listener is not None
+        rejected = dict(self._listener.rejected)
+        if self._trespasses:
+            rejected["trespass"] = self._trespasses
+        status = self._core.status(asyncio.get_running_loop().time(), rejected)
+        if status is not None:
+            stream.send(status)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Loaded | LoadFailed):
+            self._failed_loads = self._failed_loads + 1 if isinstance(event, LoadFailed) else 0
+        try:
+            if self._failed_loads >= LOADS_BEFORE_GIVING_UP:
+                raise StoreError("the store can no longer be read; it has to be opened anew")
+            self._perform(self._core.handle(event, asyncio.get_running_loop().time()))
+        except Exception as error:
+            # A core that has failed in the middle of an event is not to be trusted with the next one. The
+            # agreed state is in the store; a fresh process starts from there.
+            if self._broken is not None and not self._broken.done():
+                self._broken.set_exception(error)
+        if self._core.trouble != self._trouble:
+            self._trouble = self._core.trouble
+            if self._trouble:
+                log.error("nothing can be decided at the moment: %s", self._trouble)
+
+    def _perform(self, actions: list[Any]) -> None:
+        for action in actions:
+            match action:
+                case Send():
+                    assert isinstance(action.to, Stream)
+                    action.to.send(action.message)
+                case Publish():
+                    for stream in self._streams:
+                        stream.send(action.message)
+                case Commit():
+                    self._keeper.commit(action)
+                case Load():
+                    self._keeper.load()
+                case Campaign():
+                    self._keeper.campaign()
+                case Renew():
+                    self._keeper.renew()
+                case Watch():
+                    self._keeper.watch(action.after)
+
+
+def _may_say(role: str, name: str, message: Message) -> bool:
+    match message:
+        case Beat():
+            return role == "agent" and name == message.agent
+        case Register() | Report():
+            return role == "replica" and name == f"replica-{message.replica}"
+        case Fetch():
+            return role in ("agent", "replica", "observer")
+        case Ask():
+            return role == "observer"
+    return False

@@ -1,0 +1,179 @@
+"""What a person sees of a run: plain lines in a log, a live table in a terminal.
+
+Both are driven by the same few calls. All printing happens in a thread of its own, behind a bounded queue:
+a terminal that stands still must never hold up the launcher, which has processes to look after.
+"""
+
+import contextlib
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from outlast.protocol.messages import Phase, Status
+from outlast.protocol.views import Seat, Standing, View
+
+QUEUED_LINES = 10_000
+
+_STYLES = {
+    Standing.MEMBER: "green",
+    Standing.LEARNER: "cyan",
+    Standing.EVICTED: "yellow",
+    Standing.GONE: "red",
+    Standing.FINISHED: "dim",
+}
+_PHASES = {
+    Phase.STARTING: "starting",
+    Phase.COMPUTING: "computing",
+    Phase.WAITING: "waiting",
+    Phase.ASIDE: "aside",
+    Phase.DONE: "done",
+}
+
+
+class Display(Protocol):
+    def line(self, stream: str, text: str) -> None: ...
+    def say(self, text: str) -> None: ...
+    def view(self, view: View) -> None: ...
+    def status(self, status: Status) -> None: ...
+    def close(self) -> None: ...
+
+
+class Printer:
+    """Calls what it is given, one after the other, in its own thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(QUEUED_LINES)
+        self._thread = threading.Thread(target=self._run, name="outlast-printer", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        # The replicas' logs have every line; a terminal that is this far behind does without some.
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(job)
+
+    def close(self, within_s: float = 2.0) -> None:
+        try:
+            self._queue.put(None, timeout=within_s)
+        except queue.Full:
+            return
+        self._thread.join(within_s)
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                job()
+            except OSError:
+                # Nobody reads our output any more; the job is not over for that.
+                continue
+
+
+class PlainDisplay:
+    """Lines only: replicas' output where it belongs, our own on standard error."""
+
+    def __init__(self) -> None:
+        self._printer = Printer()
+
+    def line(self, stream: str, text: str) -> None:
+        target = sys.stdout if stream == "stdout" else sys.stderr
+        self._printer.put(lambda: print(text, file=target, flush=True))
+
+    def say(self, text: str) -> None:
+        self.line("stderr", f"outlast: {text}")
+
+    def view(self, view: View) -> None:
+        self.say(describe(view))
+
+    def status(self, status: Status) -> None:
+        pass
+
+    def close(self) -> None:
+        self._printer.close()
+
+
+class LiveDisplay:
+    """A line per replica at the bottom of the terminal, with the replicas' output scrolling above it."""
+
+    def __init__(self) -> None:
+        self._printer = Printer()
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+        self._live.start()
+
+    def line(self, stream: str, text: str) -> None:
+        if stream == "stdout" and not sys.stdout.isatty():
+            self._printer.put(lambda: print(text, flush=True))
+            return
+        self._printer.put(lambda: self._console.print(_prefixed(text), soft_wrap=True))
+
+    def say(self, text: str) -> None:
+        self._printer.put(lambda: self._console.print(Text(text, style="bold"), soft_wrap=True))
+
+    def view(self, view: View) -> None:
+        self.say(describe(view))
+
+    def status(self, status: Status) -> None:
+        self._printer.put(lambda: self._live.update(render(status)))
+
+    def close(self) -> None:
+        self._printer.close()
+        self._live.stop()
+
+
+def describe(view: View) -> str:
+    """One view as one line."""
+    members = ",".join(str(member.replica) for member in view.members) or "none"
+    learners = ",".join(str(member.replica) for member in view.learners)
+    return (
+        f"view {view.number}: members {members}"
+        + (f", learning {learners}" if learners else "")
+        + (f" ({view.cause})" if view.cause else "")
+    )
+
+
+def render(status: Status) -> Group:
+    """The whole status as a table with a line per replica."""
+    pulses = {pulse.replica: pulse for pulse in status.pulses}
+    table = Table.grid(padding=(0, 2))
+    for seat in sorted(status.seats, key=lambda seat: seat.replica):
+        pulse = pulses.get(seat.replica)
+        table.add_row(
+            f"replica {seat.replica}",
+            Text(seat.standing.value, style=_STYLES[seat.standing]),
+            f"life {seat.incarnation}",
+            f"step {pulse.step}" if pulse is not None else "",
+            _doing(seat, pulse.phase if pulse is not None else None),
+            f"{pulse.pace_s * 1e3:.0f} ms/step" if pulse is not None and pulse.pace_s else "",
+            f"pid {pulse.pid}" if pulse is not None else "",
+            seat.agent,
+        )
+    parts: list[Table | Text] = [Text(f"{status.job}  view {status.view.number}", style="bold"), table]
+    if status.silent:
+        parts.append(Text(f"not heard from: {', '.join(status.silent)}", style="yellow"))
+    if status.rejected:
+        counted = ", ".join(f"{count} {reason}" for reason, count in sorted(status.rejected.items()))
+        parts.append(Text(f"turned away: {counted}", style="yellow"))
+    if status.trouble:
+        parts.append(Text(status.trouble, style="red"))
+    if status.outcome is not None:
+        parts.append(Text(status.outcome.reason, style="green" if status.outcome.finished else "red"))
+    return Group(*parts)
+
+
+def _doing(seat: Seat, phase: Phase | None) -> str:
+    if phase is None:
+        return "starting again" if seat.standing is Standing.GONE else ""
+    return _PHASES[phase]
+
+
+def _prefixed(text: str) -> Text:
+    head, bracket, rest = text.partition("] ")
+    if not bracket or not head.startswith("["):
+        return Text(text)
+    return Text.assemble((head + bracket, "cyan"), rest)

@@ -1,0 +1,203 @@
+"""`outlast run`: a coordinator, agents, and somebody who looks after them until the job is over.
+
+The launcher owns the coordinator's listening socket and lends it to one coordinator process after another:
+the address stays the same, nobody else can take the port, and whoever dials while there is no coordinator
+simply waits in line. It decides nothing about the job. If it is killed, the kernel ends everything it
+started; if it is asked to stop, it passes that on and waits.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlast.errors import JobFailed, OutlastError, ScriptFailed, StoreFull
+from outlast.protocol.messages import Ended, Status, ViewNews
+from outlast.protocol.views import JobSpec, Outcome
+from outlast.run.children import Child
+from outlast.run.display import Display
+from outlast.run.home import fresh_name
+from outlast.run.observer import watch
+from outlast.wire.address import format_address, listen
+from outlast.wire.rundir import RunDirectory, RunFile
+
+ASK_EVERY_S = 0.25
+INTERRUPTED = 130
+TERMINATED = 143
+HEAR_WITHIN_S = 2.0
+END_WITHIN_S = 5.0
+"""How long agents have to notice the end of the job by themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to run, and how."""
+
+    argv: tuple[str, ...]
+    replicas: int
+    base: Path
+    """The home of all runs."""
+    name: str | None = None
+    shards: int | None = None
+    agents: int = 1
+    """Agents on this machine; more than one stands for several machines in tests and drills."""
+    address: str = "127.0.0.1:0"
+    detect_within_s: float = 1.0
+    threads: int = 1
+    preload: tuple[str, ...] = ()
+    grace_s: float = 10.0
+    working_directory: str = field(default_factory=os.getcwd)
+
+
+class Launcher:
+    def __init__(self, options: Options, display: Display) -> None:
+        self._options = options
+        self._display = display
+        self._outcome: Outcome | None = None
+        self._interrupts = 0
+        self._exit_code: int | None = None
+        self._children: list[Child] = []
+        self._newest_view = 0
+        self._ended = asyncio.Event()
+
+    async def run(self) -> int:
+        """Run the job to its end; the exit code says how it ended."""
+        options = self._options
+        spec = JobSpec(
+            name=options.name or fresh_name(options.argv[1 if options.argv[0] == "-m" else 0]),
+            replicas=options.replicas,
+            shards=options.shards or options.replicas,
+        )
+        spec.validate()
+        with listen(options.address) as sock:
+            directory = self._prepare(spec, sock)
+            return await self._supervise(directory, sock)
+
+    def _prepare(self, spec: JobSpec, sock: socket.socket) -> RunDirectory:
+        options = self._options
+        run = RunFile(
+            spec=spec,
+            address=format_address(sock.getsockname()),
+            argv=options.argv,
+            working_directory=options.working_directory,
+            preload=options.preload,
+            threads=options.threads,
+            detect_within_s=options.detect_within_s,
+            launcher_pid=os.getpid(),
+        )
+        run.timing().validate()
+        directory = RunDirectory(options.base / "runs" / spec.name)
+        try:
+            directory.create(run)
+        except FileExistsError:
+            raise JobFailed(
+                f"there is a run {spec.name!r} already, in {directory.path}: choose another --name"
+            ) from None
+        except OSError as error:
+            raise StoreFull(f"the run directory {directory.path} cannot be written: {error}") from None
+        return directory
+
+    async def _supervise(self, directory: RunDirectory, sock: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        fd = sock.fileno()
+        coordinator = self._child(
+            "coordinator", "outlast.coordinator", directory, ["--listen-fd", str(fd)], pass_fds=[fd]
+        )
+        agents = [self._agent(directory, index) for index in range(self._options.agents)]
+        self._children = [coordinator, *agents]
+        self._display.say(f"{directory.name}: {self._options.replicas} replicas, logs in {directory.path}")
+        loop.add_signal_handler(signal.SIGINT, self._interrupt, INTERRUPTED)
+        loop.add_signal_handler(signal.SIGTERM, self._interrupt, TERMINATED)
+        deciding: asyncio.Future[int] = asyncio.ensure_future(coordinator.run())
+        working: list[asyncio.Future[int]] = [asyncio.ensure_future(agent.run()) for agent in agents]
+        observing = asyncio.ensure_future(self._observe(directory))
+        try:
+            while not deciding.done() and not all(agent.done() for agent in working):
+                pending = [future for future in [deciding, *working] if not future.done()]
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            if deciding.done():
+                await self._without_coordinator(deciding.result(), working, agents)
+            statuses = [agent.result() for agent in working if agent.done()]
+            if self._exit_code is None and all(code in (0, JobFailed.exit_code) for code in statuses):
+                # The agents know that the job is over; give the news a moment to reach us as well.
+                await asyncio.wait([asyncio.ensure_future(self._ended.wait())], timeout=HEAR_WITHIN_S)
+        finally:
+            observing.cancel()
+            for child in self._children:
+                child.signal(signal.SIGTERM if child is coordinator else signal.SIGKILL)
+            await asyncio.wait([deciding, *working], timeout=END_WITHIN_S)
+            for child in self._children:
+                child.signal(signal.SIGKILL)
+            loop.remove_signal_handler(signal.SIGINT)
+            loop.remove_signal_handler(signal.SIGTERM)
+        return self._conclude(coordinator, agents, statuses)
+
+    def _child(
+        self, name: str, module: str, directory: RunDirectory, more: list[str], pass_fds: list[int]
+    ) -> Child:
+        arguments = ["--run", str(directory.path), *more]
+        return Child(name, module, arguments, pass_fds=pass_fds, on_line=self._display.line)
+
+    def _agent(self, directory: RunDirectory, index: int) -> Child:
+        mine = range(index, self._options.replicas, self._options.agents)
+        more = ["--name", f"agent-{index}", "--replicas", ",".join(map(str, mine))]
+        more += ["--grace", str(self._options.grace_s)]
+        return self._child(f"agent-{index}", "outlast.agent", directory, more, [])
+
+    async def _observe(self, directory: RunDirectory) -> None:
+        async for message in watch(directory, "launcher", ASK_EVERY_S):
+            match message:
+                case ViewNews() if message.view.number > self._newest_view:
+                    self._newest_view = message.view.number
+                    self._display.view(message.view)
+                case Status():
+                    self._display.status(message)
+                case Ended():
+                    self._outcome = message.outcome
+                    self._ended.set()
+
+    def _interrupt(self, exit_code: int) -> None:
+        """The first time: have everybody leave in order. The second time: at once."""
+        self._interrupts += 1
+        self._exit_code = exit_code
+        if self._interrupts == 1:
+            self._display.say("stopping; once more to stop at once")
+        for child in self._children[1:]:
+            child.signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
+        if self._interrupts > 1:
+            self._children[0].signal(signal.SIGKILL)
+
+    async def _without_coordinator(
+        self, status: int, working: list["asyncio.Future[int]"], agents: list[Child]
+    ) -> None:
+        """The coordinator is gone for good: there is nobody left who could agree on anything."""
+        if self._exit_code is None:
+            self._exit_code = status if status > 0 else JobFailed.exit_code
+        for agent in agents:
+            agent.signal(signal.SIGTERM)
+        await asyncio.wait(working, timeout=self._options.grace_s)
+
+    def _conclude(self, coordinator: Child, agents: list[Child], statuses: list[int]) -> int:
+        if self._outcome is not None and self._exit_code is None:
+            if self._outcome.finished:
+                self._display.say("finished")
+                return 0
+            raise ScriptFailed(self._outcome.reason, self._outcome.last_words)
+        if self._exit_code in (INTERRUPTED, TERMINATED):
+            self._display.say("stopped")
+            return self._exit_code
+        if self._exit_code is not None:
+            raise _Reported(self._exit_code, coordinator.last_words())
+        failed = next((agent for agent, status in zip(agents, statuses, strict=False) if status), None)
+        name = failed.name if failed is not None else "the job"
+        raise JobFailed(f"{name} ended without finishing; see the lines above")
+
+
+class _Reported(OutlastError):
+    """A child has said already what is wrong; only its exit code is left to pass on."""
+
+    def __init__(self, exit_code: int, words: str) -> None:
+        super().__init__(words.removeprefix("coordinator: ") or "the coordinator cannot go on")
+        self.exit_code = exit_code

@@ -1,0 +1,200 @@
+"""A whole job on this machine, under a test's control: real processes, real signals.
+
+    with LocalCluster(4, ["-m", "outlast.testing.standin", "--steps", "500"]) as cluster:
+        cluster.wait_for_members({0, 1, 2, 3})
+        cluster.kill(2)
+        cluster.wait_for_members({0, 1, 3})
+
+Everything lives in a directory of its own and ends with the block, however it is left. Waits are on
+conditions, with a deadline that says what was missing.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from outlast.errors import OutlastError
+from outlast.kinship import children_of
+from outlast.protocol.messages import Status
+from outlast.run.observer import observing
+from outlast.wire.rundir import RunDirectory
+
+LOOK_EVERY_S = 0.02
+DEADLINE_S = 30.0
+
+
+class LocalCluster:
+    """`outlast run` as a child process; `arguments` are the program and its own arguments."""
+
+    def __init__(
+        self,
+        replicas: int,
+        arguments: Sequence[str],
+        *,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        home: Path | None = None,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="outlast-") if home is None else None
+        self.home = home if home is not None else Path(self._temporary.name if self._temporary else "")
+        self._command = [sys.executable, "-m", "outlast", "run", "-n", str(replicas), "--name", "job"]
+        self._command += [*options, *arguments]
+        self._environment = {**os.environ, **(environment or {}), "OUTLAST_HOME": str(self.home)}
+        self.output = self.home / "output"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.home / "runs" / "job")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the cluster has not been started"
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        left = self.processes()
+        self._process.kill()
+        self._process.wait()
+        _wait_until_gone(left)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def said(self) -> str:
+        """Everything that has been printed so far."""
+        return self.output.read_text(errors="replace") if self.output.exists() else ""
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
+        """The exit code of `outlast run`, once it has ended."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job does not end within {timeout_s} s:\n{self.said()}") from None
+
+    def signal_launcher(self, number: int) -> None:
+        """Send a signal to the launcher."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def status(self) -> Status | None:
+        """What the coordinator says, or None while there is none that answers."""
+        try:
+            return asyncio.run(_status(self.directory))
+        except (OSError, OutlastError, TimeoutError):
+            return None
+
+    def wait_for(
+        self, what: str, condition: Callable[[Status], bool], timeout_s: float = DEADLINE_S
+    ) -> Status:
+        deadline = time.monotonic() + timeout_s
+        status = None
+        while time.monotonic() < deadline:
+            status = self.status()
+            if status is not None and condition(status):
+                return status
+            assert self._process is not None
+            if self._process.poll() is not None:
+                break
+            time.sleep(LOOK_EVERY_S)
+        raise AssertionError(f"{what}: not within {timeout_s} s; the last status was {status}\n{self.said()}")
+
+    def wait_for_members(self, members: set[int], timeout_s: float = DEADLINE_S) -> Status:
+        return self.wait_for(
+            f"members {sorted(members)}",
+            lambda status: {member.replica for member in status.view.members} == members,
+            timeout_s,
+        )
+
+    def replica_pid(self, replica: int) -> int:
+        """The process of a replica that runs."""
+        status = self.wait_for(
+            f"a process of replica {replica}",
+            lambda status: any(pulse.replica == replica and pulse.pid for pulse in status.pulses),
+        )
+        return next(pulse.pid for pulse in status.pulses if pulse.replica == replica)
+
+    def kill(self, replica: int, number: int = signal.SIGKILL) -> int:
+        """Send a signal to a replica's process, whose pid is returned."""
+        pid = self.replica_pid(replica)
+        os.kill(pid, number)
+        return pid
+
+    def coordinator_pid(self) -> int:
+        return self._child("outlast.coordinator")
+
+    def agent_pid(self, index: int = 0) -> int:
+        return self._child(f"--name\0agent-{index}")
+
+    def processes(self) -> list[int]:
+        """Every process of the job, the launcher included."""
+        found, queue = [], [self.pid]
+        while queue:
+            pid = queue.pop()
+            found.append(pid)
+            queue += children_of(pid)
+        return found
+
+    def _child(self, mark: str) -> int:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            for pid in children_of(self.pid):
+                if mark in _command_line(pid):
+                    return pid
+            time.sleep(LOOK_EVERY_S)
+        raise AssertionError(f"no process with {mark!r} in its command line:\n{self.said()}")
+
+
+async def _status(directory: RunDirectory) -> Status | None:
+    async with asyncio.timeout(2.0), observing(directory, "test", 2.0) as stream:
+        async for message in stream:
+            if isinstance(message, Status):
+                return message
+    return None
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        left = [pid for pid in pids if _state(pid) not in ("", "Z")]
+        if not left:
+            return
+        time.sleep(LOOK_EVERY_S)
+    raise AssertionError(f"still running after the launcher was killed: {left}")
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

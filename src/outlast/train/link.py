@@ -1,0 +1,174 @@
+"""A replica's line to the coordinator: a thread that keeps it, whatever happens at the other end.
+
+The training thread never waits for the coordinator. It looks at `link.view` when it likes, and the thread
+behind it registers, adopts views the moment they arrive, repeats what has not been heard, and dials again
+when the coordinator is gone, for as long as it takes. A coordinator that is dead for minutes is not noticed.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from outlast.errors import OutlastError, PeerRejected
+from outlast.protocol.member import Adopt, FencedOff, JobOver, MemberAction, MemberCore, Tell
+from outlast.protocol.messages import Message
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import Outcome, View
+from outlast.wire.blocking import BlockingStream
+from outlast.wire.control import CONTROL
+from outlast.wire.handover import Handover
+from outlast.wire.progress import Progress
+from outlast.wire.rundir import RunDirectory
+
+DIAL_WITHIN_S = 2.0
+DIAL_AGAIN_S = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class Link:
+    """Made in the training thread; safe to use from it while its own thread works."""
+
+    def __init__(
+        self, handover: Handover, *, address: str = "", on_view: Callable[[View], None] = lambda _: None
+    ) -> None:
+        directory = RunDirectory(handover.run)
+        run = directory.read()
+        self._job = run.spec.name
+        self._coordinator = run.address
+        self._token = directory.token()
+        self._timing: Timing = run.timing()
+        self._on_view = on_view
+        self.progress = Progress.open(handover.page)
+        self._core = MemberCore(
+            replica=handover.replica,
+            process=handover.process,
+            agent=handover.agent,
+            address=address,
+            timing=self._timing,
+        )
+        self._changed = threading.Condition()
+        self._stream: BlockingStream[Message] | None = None
+        self._closing = False
+        self.fenced: str | None = None
+        """Why this life is over, if it is."""
+        self.outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._keep, name="outlast-link", daemon=True)
+
+    @property
+    def replica(self) -> int:
+        return self._core.replica
+
+    @property
+    def incarnation(self) -> int:
+        return self._core.incarnation
+
+    @property
+    def view(self) -> View:
+        """The newest adopted view; number 0 as long as there is none."""
+        return self._core.view
+
+    @property
+    def is_member(self) -> bool:
+        return self._core.is_member
+
+    @property
+    def leave_requested(self) -> bool:
+        return self.progress.leave_requested
+
+    def open(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._stream is not None:
+            self._stream.close()
+        self._thread.join(timeout=DIAL_WITHIN_S)
+
+    def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Sleep until something about the membership makes `until` true, the life ends or the job does."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: until() or self.fenced is not None or self.outcome is not None, timeout_s
+            )
+
+    def ready(self) -> None:
+        """This learner has caught up and can contribute."""
+        self._do(lambda: self._core.set_ready(time.monotonic()))
+
+    def leave(self) -> None:
+        """Ask to be taken out of the view; wait for a view without this replica, then exit."""
+        self._do(lambda: self._core.set_leaving(time.monotonic()))
+
+    def complain(self, unreachable: frozenset[int]) -> None:
+        """Say which peers cannot be reached; the empty set takes everything back."""
+        self._do(lambda: self._core.set_unreachable(unreachable, time.monotonic()))
+
+    def rejoin(self) -> None:
+        """Begin a new life after having been fenced; the old one's state must not be used any more."""
+        self.fenced = None
+        self._do(lambda: self._core.rejoin(time.monotonic()))
+
+    def _do(self, act: Callable[[], list[MemberAction]]) -> None:
+        with self._changed:
+            self._perform(act())
+
+    def _keep(self) -> None:
+        while not self._closing and self.outcome is None:
+            try:
+                with self._dial() as stream:
+                    self._converse(stream)
+            except (OSError, OutlastError) as error:
+                level = logging.ERROR if isinstance(error, PeerRejected) else logging.DEBUG
+                log.log(level, "replica %d has no coordinator: %s", self.replica, error)
+            finally:
+                self._stream = None
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, DIAL_AGAIN_S)
+
+    def _dial(self) -> BlockingStream[Message]:
+        return BlockingStream.connect(
+            self._coordinator,
+            job=self._job,
+            token=self._token,
+            role="replica",
+            name=f"replica-{self.replica}",
+            codec=CONTROL,
+            deadline_s=DIAL_WITHIN_S,
+        )
+
+    def _converse(self, stream: BlockingStream[Message]) -> None:
+        self._stream = stream
+        self._do(lambda: self._core.tell(time.monotonic()))
+        while not self._closing and self.outcome is None:
+            message = stream.receive(self._timing.beat_every_s)
+            now = time.monotonic()
+            self._do(lambda: self._core.received(message, now) if message is not None else [])  # noqa: B023
+            self._do(lambda: self._core.tick(now))  # noqa: B023
+
+    def _perform(self, actions: list[MemberAction]) -> None:
+        """Runs under the lock, in the training thread or in ours."""
+        for action in actions:
+            match action:
+                case Tell():
+                    self._tell(action.message)
+                case Adopt():
+                    self._on_view(action.view)
+                    self._changed.notify_all()
+                case FencedOff():
+                    self.fenced = action.reason
+                    self._changed.notify_all()
+                case JobOver():
+                    self.outcome = action.outcome
+                    self._changed.notify_all()
+        self.progress.live(self._core.incarnation)
+
+    def _tell(self, message: Message) -> None:
+        # What cannot be sent now is said again: the core repeats itself, and a new stream begins with it.
+        if self._stream is not None:
+            with contextlib.suppress(OSError, OutlastError):
+                self._stream.send(message)

@@ -1,0 +1,55 @@
+"""What the agent hands to the replicas it starts: the one place where the environment is read and written."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.errors import ConfigError
+
+_RUN, _REPLICA, _PROCESS, _AGENT, _PAGE = (
+    "OUTLAST_RUN",
+    "OUTLAST_REPLICA",
+    "OUTLAST_PROCESS",
+    "OUTLAST_AGENT",
+    "OUTLAST_PAGE",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """Who this process is. Nothing here is secret: the token stays in the run directory."""
+
+    run: Path
+    replica: int
+    process: int
+    agent: str
+    page: Path
+
+    def environment(self) -> dict[str, str]:
+        return {
+            _RUN: str(self.run),
+            _REPLICA: str(self.replica),
+            _PROCESS: str(self.process),
+            _AGENT: self.agent,
+            _PAGE: str(self.page),
+        }
+
+
+def handover(environment: Mapping[str, str] = os.environ) -> Handover | None:
+    """The hand-over of the agent that started this process, or None if no agent did."""
+    if _RUN not in environment:
+        return None
+    try:
+        return Handover(
+            run=Path(environment[_RUN]),
+            replica=int(environment[_REPLICA]),
+            process=int(environment[_PROCESS]),
+            agent=environment[_AGENT],
+            page=Path(environment[_PAGE]),
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"this process has {_RUN} in its environment, but not the rest of what an agent hands over "
+            f"({error}); start it with `outlast run`, or unset the OUTLAST_ variables to run it alone"
+        ) from None

@@ -1,0 +1,93 @@
+"""Machines fail and are forgiven; programs that fail again and again are not."""
+
+from itertools import pairwise
+
+import pytest
+
+from outlast.errors import ConfigError
+from outlast.protocol.restarts import RestartCount, RestartPolicy
+
+POLICY = RestartPolicy(
+    limit=5, limit_unjoined=2, first_delay_s=0.1, longest_delay_s=30.0, healthy_after_s=10.0
+)
+
+
+def short_life(count: RestartCount, joined: bool = True) -> float | None:
+    return count.failed(lived_s=1.0, joined=joined, killed_in_progress=False)
+
+
+def test_a_long_life_is_followed_by_another_at_once_however_often() -> None:
+    count = RestartCount(POLICY)
+    ends = [count.failed(lived_s=10.0, joined=True, killed_in_progress=False) for _ in range(20)]
+    assert ends == [0.0] * 20
+
+
+def test_a_life_killed_while_making_progress_is_followed_by_another_at_once_however_short() -> None:
+    count = RestartCount(POLICY)
+    ends = [count.failed(lived_s=0.5, joined=True, killed_in_progress=True) for _ in range(20)]
+    assert ends == [0.0] * 20
+
+
+def test_the_first_short_life_costs_no_wait_and_each_further_one_twice_the_wait_before() -> None:
+    count = RestartCount(POLICY)
+    first, *further = [short_life(count) for _ in range(4)]
+    assert first == 0.0
+    assert all(wait is not None and wait > 0 for wait in further)
+    assert all(later == pytest.approx(2 * earlier) for earlier, later in pairwise(further))
+
+
+def test_the_wait_is_bounded() -> None:
+    count = RestartCount(RestartPolicy(limit=40, first_delay_s=0.1, longest_delay_s=3.0))
+    waits = [short_life(count) for _ in range(39)]
+    assert max(wait for wait in waits if wait is not None) == 3.0
+    assert waits[-1] == 3.0
+
+
+def test_it_gives_up_after_the_limit_of_short_lives_in_a_row() -> None:
+    count = RestartCount(POLICY)
+    ends = [short_life(count) for _ in range(5)]
+    assert [end is None for end in ends] == [False, False, False, False, True]
+
+
+def test_a_healthy_life_starts_the_count_anew() -> None:
+    count = RestartCount(POLICY)
+    for _ in range(4):
+        short_life(count)
+    count.failed(lived_s=100.0, joined=True, killed_in_progress=False)
+    assert count.short_lives == 0
+    assert [short_life(count) is None for _ in range(5)] == [False, False, False, False, True]
+
+
+def test_a_program_that_never_joins_gets_fewer_tries_each_after_a_wait() -> None:
+    count = RestartCount(POLICY)
+    first, second = short_life(count, joined=False), short_life(count, joined=False)
+    assert first is not None
+    assert first > 0.0
+    assert second is None
+
+
+def test_long_lives_that_never_joined_are_failures_too() -> None:
+    count = RestartCount(POLICY)
+    ends = [count.failed(lived_s=1000.0, joined=False, killed_in_progress=True) for _ in range(2)]
+    assert ends[-1] is None
+
+
+def test_once_a_life_has_joined_the_full_limit_holds_for_good() -> None:
+    count = RestartCount(POLICY)
+    short_life(count, joined=True)
+    ends = [short_life(count, joined=False) for _ in range(4)]
+    assert [end is None for end in ends] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        RestartPolicy(limit=0),
+        RestartPolicy(limit_unjoined=0),
+        RestartPolicy(first_delay_s=-0.1),
+        RestartPolicy(first_delay_s=5.0, longest_delay_s=1.0),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(policy: RestartPolicy) -> None:
+    with pytest.raises(ConfigError):
+        policy.validate()

@@ -1,0 +1,315 @@
+"""What a change does to the membership: the two rules that keep the state, and everything around them."""
+
+from rosters import activated, arrivals, dead, done, doubted, empty, formed, names, with_learner
+
+from outlast.protocol.messages import GaveUp
+from outlast.protocol.roster import Change, Removal, plan
+from outlast.protocol.views import Membership, Standing
+
+
+def standings(membership: Membership) -> dict[int, Standing]:
+    return {replica: seat.standing for replica, seat in membership.seats.items()}
+
+
+def test_the_first_view_forms_as_soon_as_all_are_there() -> None:
+    membership = plan(empty(3), Change(arrivals=arrivals(0, 1, 2)))
+    assert membership.view.number == 1
+    assert membership.view.lineage == 1
+    assert names(membership.view) == "0.1 1.1 2.1"
+    assert membership.view.cause == "the first view"
+
+
+def test_until_all_are_there_nobody_trains_and_no_view_is_told() -> None:
+    gathering = plan(empty(3), Change(arrivals=arrivals(0, 1)))
+    assert gathering.view == empty(3).view
+    assert standings(gathering) == {0: Standing.LEARNER, 1: Standing.LEARNER}
+    assert names(plan(gathering, Change(arrivals=arrivals(2))).view) == "0.1 1.1 2.1"
+
+
+def test_after_the_wait_the_first_view_forms_from_those_that_are_there() -> None:
+    gathering = plan(empty(3), Change(arrivals=arrivals(0, 2)))
+    assert names(plan(gathering, Change(form_now=True)).view) == "0.1 2.1"
+
+
+def test_the_wait_alone_forms_no_view_of_nobody() -> None:
+    assert plan(empty(3), Change(form_now=True)) == empty(3)
+
+
+def test_one_that_died_before_the_first_view_is_not_counted() -> None:
+    gathering = plan(empty(3), Change(arrivals=arrivals(0, 1)))
+    without = plan(gathering, Change(arrivals=arrivals(2), removals=dead(1)))
+    assert without.view.number == 0
+    assert standings(without)[1] is Standing.GONE
+
+
+def test_the_members_of_a_first_view_are_its_holders_without_further_ado() -> None:
+    membership = formed(3)
+    assert membership.active == 1
+    assert membership.holders == membership.view.members
+
+
+def test_a_view_hands_out_every_shard_and_every_slice_to_its_members() -> None:
+    view = plan(formed(3), Change(removals=dead(1))).view
+    assert len(view.shards) == 6
+    assert set(view.shards) == set(view.slices) == {0, 2}
+    assert len(view.slices) == 2
+
+
+def test_a_death_removes_exactly_the_dead() -> None:
+    after = plan(formed(4), Change(removals=dead(2)))
+    assert after.view.number == 2
+    assert names(after.view) == "0.1 1.1 3.1"
+    assert after.view.cause == "replica 2 was killed"
+    assert after.seats[2].standing is Standing.GONE
+    assert {r: after.seats[r] for r in (0, 1, 3)} == {r: formed(4).seats[r] for r in (0, 1, 3)}
+
+
+def test_deaths_at_once_make_one_view_that_names_them_all() -> None:
+    after = plan(formed(4), Change(removals=dead(1, 3)))
+    assert (after.view.number, names(after.view)) == (2, "0.1 2.1")
+    assert "replica 1" in after.view.cause
+    assert "replica 3" in after.view.cause
+
+
+def test_a_death_does_not_change_who_computes_the_shards_of_the_others() -> None:
+    before, after = formed(3).view, plan(formed(3), Change(removals=dead(1))).view
+    kept = [(old, new) for old, new in zip(before.shards, after.shards, strict=True) if old != 1]
+    assert all(old == new for old, new in kept)
+
+
+def test_an_exit_of_a_process_that_never_registered_is_noted_and_changes_no_view() -> None:
+    after = plan(empty(3), Change(removals=dead(1)))
+    assert after.view == empty(3).view
+    assert after.seats[1].standing is Standing.GONE
+    assert not after.seats[1].present
+
+
+def test_a_new_life_joins_as_a_learner_under_a_new_incarnation() -> None:
+    lost = plan(formed(3), Change(removals=dead(1)))
+    back = plan(lost, Change(arrivals=arrivals(1, life=2)))
+    assert (back.view.number, names(back.view)) == (3, "0.1 2.1 + 1.2")
+    assert back.view.shards == lost.view.shards, "a learner computes nothing"
+    assert back.view.lineage == 1
+
+
+def test_a_learner_that_is_ready_is_promoted_and_gets_shards() -> None:
+    learning = with_learner(1)
+    promoted = plan(learning, Change(ready={1}))
+    assert names(promoted.view) == "0.1 1.2 2.1"
+    assert promoted.view.number == learning.view.number + 1
+    assert 1 in promoted.view.shards
+
+
+def test_a_new_life_of_a_present_member_takes_its_place_as_a_learner() -> None:
+    """The agent's news of the exit may come later than the next life's registration."""
+    after = plan(formed(3), Change(arrivals=arrivals(1, life=2)))
+    assert names(after.view) == "0.1 2.1 + 1.2"
+
+
+def test_suspicion_of_an_old_life_does_not_fall_on_the_new_one() -> None:
+    after = plan(formed(3), Change(arrivals=arrivals(1, life=2), removals=doubted(1)))
+    assert names(after.view) == "0.1 2.1 + 1.2"
+
+
+def test_a_death_and_the_next_life_of_the_same_replica_make_one_view() -> None:
+    after = plan(formed(3), Change(arrivals=arrivals(1, life=2), removals=dead(1)))
+    assert (after.view.number, names(after.view)) == (2, "0.1 2.1 + 1.2")
+
+
+def test_an_evicted_replica_comes_back_in_the_same_process_as_a_new_life() -> None:
+    evicted = plan(formed(3), Change(removals=doubted(1)))
+    assert evicted.seats[1].standing is Standing.EVICTED
+    back = plan(evicted, Change(arrivals=arrivals(1, rejoin=1)))
+    assert names(back.view) == "0.1 2.1 + 1.2"
+
+
+def test_suspicion_removes_a_member_while_another_holds_the_state() -> None:
+    after = plan(formed(3), Change(removals=doubted(0, 2)))
+    assert names(after.view) == "1.1"
+    assert after.seats[0].standing is Standing.EVICTED
+
+
+def test_suspicion_of_all_removes_nobody() -> None:
+    assert plan(formed(3), Change(removals=doubted(0, 1, 2))) == formed(3)
+
+
+def test_suspicion_never_removes_the_last_holder() -> None:
+    alone = activated(plan(formed(3), Change(removals=dead(0, 1))))
+    assert plan(alone, Change(removals=doubted(2))) == alone
+
+
+def test_suspicion_never_removes_the_last_holder_even_if_a_newly_promoted_member_is_there() -> None:
+    """Nobody has adopted the view with the promoted one yet: it may not have all of the state."""
+    alone = activated(plan(formed(2), Change(removals=dead(0), arrivals=arrivals(0, life=2))))
+    promoted = plan(alone, Change(ready={0}))
+    assert names(promoted.view) == "0.2 1.1"
+    assert names(plan(promoted, Change(removals=doubted(1))).view) == "0.2 1.1"
+    # Once a holder has adopted that view, both of its members hold the state, and one may go.
+    adopted = plan(promoted, Change(adopted={1}))
+    assert names(plan(adopted, Change(removals=doubted(1))).view) == "0.2"
+
+
+def test_a_death_beside_suspicions_does_not_let_suspicion_remove_the_last() -> None:
+    after = plan(formed(3), Change(removals=dead(0) | doubted(1, 2)))
+    assert names(after.view) == "1.1 2.1"
+
+
+def test_proof_of_death_removes_even_the_last_holder() -> None:
+    alone = activated(plan(formed(3), Change(removals=dead(0, 1))))
+    after = plan(alone, Change(removals=dead(2)))
+    assert names(after.view) == ""
+    assert after.view.number == alone.view.number + 1
+
+
+def test_when_every_holder_is_proven_dead_the_one_promoted_beside_them_takes_over() -> None:
+    alone = activated(plan(formed(2), Change(removals=dead(0), arrivals=arrivals(0, life=2))))
+    promoted = plan(alone, Change(ready={0}))
+    after = plan(promoted, Change(removals=dead(1)))
+    assert names(after.view) == "0.2"
+    assert after.view.lineage == 1
+    assert [holder.replica for holder in after.holders] == [0]
+    assert plan(after, Change(removals=doubted(0, life=2))) == after, "it is the last holder now"
+
+
+def test_after_total_loss_nobody_is_promoted_to_learn_from_nobody() -> None:
+    lost = plan(with_learner(1), Change(removals=dead(0, 2)))
+    assert names(lost.view) == " + 1.2"
+    assert names(plan(lost, Change(ready={1})).view) == " + 1.2"
+
+
+def test_after_total_loss_a_new_lineage_begins_once_all_are_back() -> None:
+    lost = plan(formed(3), Change(removals=dead(0, 1, 2)))
+    two = plan(lost, Change(arrivals=arrivals(0, 1, life=2)))
+    assert two.view == lost.view
+    again = plan(two, Change(arrivals=arrivals(2, life=2)))
+    assert names(again.view) == "0.2 1.2 2.2"
+    assert again.view.lineage == 2
+    assert again.view.number == lost.view.number + 1
+    assert "new lineage" in again.view.cause
+    assert again.active == again.view.number
+    assert again.holders == again.view.members
+
+
+def test_after_total_loss_a_new_lineage_begins_without_the_missing_after_the_wait() -> None:
+    lost = plan(formed(3), Change(removals=dead(0, 1, 2)))
+    again = plan(plan(lost, Change(arrivals=arrivals(2, life=2))), Change(form_now=True))
+    assert (names(again.view), again.view.lineage) == ("2.2", 2)
+
+
+def test_a_lineage_goes_on_while_one_member_lives() -> None:
+    membership = formed(3)
+    for lost in (0, 1):
+        membership = activated(plan(membership, Change(removals=dead(lost))))
+    for life in range(2, 5):
+        joined = activated(plan(membership, Change(arrivals=arrivals(0, life=life))))
+        membership = activated(plan(joined, Change(ready={0})))
+    assert membership.view.lineage == 1
+    assert names(membership.view) == "0.4 2.1"
+
+
+def test_a_view_is_active_once_a_holder_has_adopted_it() -> None:
+    after = plan(formed(3), Change(removals=dead(2)))
+    assert after.active == 1
+    assert [holder.replica for holder in after.holders] == [0, 1, 2]
+    adopted = plan(after, Change(adopted={1}))
+    assert adopted.active == 2
+    assert adopted.holders == after.view.members
+    assert adopted.view == after.view
+
+
+def test_adoption_by_one_that_does_not_hold_the_state_activates_nothing() -> None:
+    promoted = plan(with_learner(1), Change(ready={1}))
+    assert plan(promoted, Change(adopted={1})) == promoted
+
+
+def test_adoption_counts_before_the_suspicions_that_came_with_it() -> None:
+    promoted = plan(with_learner(1), Change(ready={1}))
+    after = plan(promoted, Change(adopted={0}, removals=doubted(0, 2)))
+    assert names(after.view) == "1.2"
+
+
+def test_a_view_number_grows_only_when_the_membership_changes() -> None:
+    membership = formed(3)
+    unchanged = [Change(), Change(adopted={0}), Change(ready={0}), Change(form_now=True)]
+    for change in unchanged:
+        assert plan(membership, change) == membership
+
+
+def test_a_removal_that_is_agreed_already_changes_nothing_more() -> None:
+    once = plan(formed(3), Change(removals=dead(2)))
+    assert plan(once, Change(removals=dead(2))) == once
+
+
+def test_proof_that_an_evicted_replica_has_exited_moves_its_seat_but_not_the_view() -> None:
+    evicted = plan(formed(3), Change(removals=doubted(2)))
+    gone = plan(evicted, Change(removals=dead(2)))
+    assert gone.view == evicted.view
+    assert gone.seats[2].standing is Standing.GONE
+
+
+def test_every_change_of_membership_counts_one_further() -> None:
+    membership, numbers = formed(3), [1]
+    for life in range(2, 6):
+        steps = (
+            Change(removals=dead(1, life=life - 1)),
+            Change(arrivals=arrivals(1, life=life)),
+            Change(ready={1}),
+        )
+        for change in steps:
+            membership = activated(plan(membership, change))
+            numbers.append(membership.view.number)
+    assert numbers == list(range(1, 14))
+
+
+def test_causes_are_bounded_however_much_happened() -> None:
+    talkative = {
+        0: Removal(process=1, standing=Standing.GONE, cause="replica 0 " + "died " * 1000, proven=True)
+    }
+    assert len(plan(formed(3), Change(removals=talkative)).view.cause) <= 500
+
+
+def test_the_job_is_done_when_all_have_finished() -> None:
+    after = plan(formed(3), Change(removals=done(0, 1, 2)))
+    assert after.outcome is not None
+    assert after.outcome.finished
+
+
+def test_the_job_is_not_done_while_a_member_works() -> None:
+    after = plan(formed(3), Change(removals=done(0, 1)))
+    assert after.outcome is None
+    assert names(after.view) == "2.1"
+
+
+def test_when_one_has_finished_deaths_of_the_others_do_not_begin_it_all_again() -> None:
+    last = plan(formed(3), Change(removals=done(0, 1)))
+    after = plan(last, Change(removals=dead(2), arrivals=arrivals(2, life=2)))
+    assert after.outcome is not None
+    assert after.outcome.finished
+    assert after.view.lineage == 1
+
+
+def test_deaths_of_all_are_no_outcome() -> None:
+    after = plan(formed(3), Change(removals=dead(0, 1, 2)))
+    assert after.outcome is None
+
+
+def test_one_that_gave_up_ends_the_job_with_its_last_words() -> None:
+    gave_up = GaveUp(
+        replica=1, reason="replica 1 exited with status 1, 5 times in a row", last_words="NameError: x"
+    )
+    outcome = plan(formed(3), Change(gave_up=gave_up)).outcome
+    assert outcome is not None
+    assert not outcome.finished
+    assert (outcome.replica, outcome.reason, outcome.last_words) == (1, gave_up.reason, "NameError: x")
+
+
+def test_nothing_changes_after_the_end() -> None:
+    over = plan(formed(3), Change(removals=done(0, 1, 2)))
+    late = Change(
+        arrivals=arrivals(0, life=2),
+        removals=dead(1),
+        ready={0},
+        form_now=True,
+        gave_up=GaveUp(replica=1, reason="late", last_words=""),
+    )
+    assert plan(over, late) == over

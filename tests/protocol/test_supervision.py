@@ -1,0 +1,332 @@
+"""An agent starts its replicas, tells what became of them until it is agreed, and starts them again."""
+
+import pytest
+
+from outlast.protocol.messages import Beat, BeatAck, Check, Departure, Ended, Fetch, Message, Phase, ViewNews
+from outlast.protocol.restarts import RestartPolicy
+from outlast.protocol.supervision import (
+    LAST_WORDS_LIMIT,
+    AgentAction,
+    AgentCore,
+    AskToLeave,
+    Exit,
+    JobEnded,
+    KillReplica,
+    Sample,
+    StartReplica,
+    TellCoordinator,
+)
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import Member, Outcome, View, boot_of
+
+TIMING = Timing()
+KILLED = Exit(how="was killed by SIGKILL", killed=True)
+CLEAN = Exit(how="exited with status 0", clean=True)
+CRASHED = Exit(how="exited with status 1", last_words="Traceback …\nNameError: x")
+OUTCOME = Outcome(finished=True, reason="all work is done")
+
+
+def agent(*replicas: int, boot: int = 1, limit: int = 5) -> AgentCore:
+    """An agent that has started its replicas at time 0."""
+    core = AgentCore(
+        agent="agent-0",
+        boot=boot,
+        replicas=replicas or (0,),
+        timing=TIMING,
+        policy=RestartPolicy(limit=limit, healthy_after_s=10.0),
+    )
+    core.start(0.0)
+    return core
+
+
+def told(actions: list[AgentAction]) -> list[Message]:
+    return [action.message for action in actions if isinstance(action, TellCoordinator)]
+
+
+def beat_in(actions: list[AgentAction]) -> Beat:
+    (beat,) = [message for message in told(actions) if isinstance(message, Beat)]
+    return beat
+
+
+def starts(actions: list[AgentAction]) -> list[StartReplica]:
+    return [action for action in actions if isinstance(action, StartReplica)]
+
+
+def kills(actions: list[AgentAction]) -> list[KillReplica]:
+    return [action for action in actions if isinstance(action, KillReplica)]
+
+
+def seen_training(core: AgentCore, replica: int, now: float, incarnation: int = 1, step: int = 0) -> None:
+    core.sampled({replica: Sample(incarnation=incarnation, step=step, phase=Phase.COMPUTING)}, now)
+
+
+def news(number: int, *members: tuple[int, int]) -> ViewNews:
+    return ViewNews(view=View(number=number, members=tuple(Member(*member) for member in members)))
+
+
+def restarted_after(core: AgentCore, replica: int, died_at: float) -> float:
+    """Let time pass until the replica is started again."""
+    for n in range(1000):
+        now = died_at + n * TIMING.tick_every_s
+        if any(start.replica == replica for start in starts(core.tick(now))):
+            return now - died_at
+    raise AssertionError("it was not started again")
+
+
+def test_it_starts_every_replica_once() -> None:
+    core = AgentCore(agent="a", boot=1, replicas=(3, 4, 7), timing=TIMING, policy=RestartPolicy())
+    actions = core.start(0.0)
+    assert [start.replica for start in starts(actions)] == [3, 4, 7]
+    assert len({start.process for start in starts(actions)}) == 3
+    assert core.living() == {start.replica: start.process for start in starts(actions)}
+    assert starts(core.tick(1.0)) == []
+
+
+def test_processes_are_numbered_in_the_order_of_their_start_across_restarts_of_the_agent() -> None:
+    core = agent(0)
+    first = core.living()[0]
+    core.exited(0, first, KILLED, 1.0)
+    restarted_after(core, 0, 1.0)
+    second = core.living()[0]
+    reborn = agent(0, boot=2).living()[0]
+    assert first < second < reborn
+    assert (boot_of(second), boot_of(reborn)) == (1, 2)
+
+
+def test_it_beats_at_every_interval_and_not_in_between() -> None:
+    core = agent(0)
+    first = beat_in(core.tick(0.0))
+    assert core.tick(TIMING.beat_every_s / 2) == []
+    second = beat_in(core.tick(TIMING.beat_every_s))
+    assert (second.agent, second.boot) == ("agent-0", 1)
+    assert second.number == first.number + 1
+
+
+def test_a_beat_tells_what_is_seen_of_every_living_process() -> None:
+    core = agent(0, 1)
+    core.sampled(
+        {1: Sample(incarnation=2, view=5, step=9, phase=Phase.WAITING, quiet_s=0.4, stopped_s=0.1)}, 0.0
+    )
+    pulses = {pulse.replica: pulse for pulse in beat_in(core.tick(0.0)).pulses}
+    assert set(pulses) == {0, 1}
+    one = pulses[1]
+    assert (one.process, one.incarnation, one.view, one.step) == (core.living()[1], 2, 5, 9)
+    assert (one.phase, one.quiet_s, one.stopped_s) == (Phase.WAITING, 0.4, 0.1)
+
+
+def test_a_doubt_is_answered_at_once() -> None:
+    core = agent(0)
+    core.tick(0.0)
+    assert beat_in(core.received(Check(), 0.01)).pulses
+
+
+def test_an_exit_is_told_at_once_and_repeated_until_it_is_noted() -> None:
+    core = agent(0)
+    process = core.living()[0]
+    expected = Departure(replica=0, process=process, how="was killed by SIGKILL")
+    assert beat_in(core.exited(0, process, KILLED, 1.0)).departures == (expected,)
+    core.received(BeatAck(number=1, view=0), 1.0)
+    assert beat_in(core.tick(1.2)).departures == (expected,), "heard is not agreed"
+    core.received(BeatAck(number=2, view=0, noted=(process,)), 1.3)
+    assert beat_in(core.tick(1.4)).departures == ()
+
+
+def test_noting_one_exit_does_not_silence_another() -> None:
+    core = agent(0, 1)
+    first, second = core.living()[0], core.living()[1]
+    core.exited(0, first, KILLED, 1.0)
+    core.exited(1, second, KILLED, 1.0)
+    core.received(BeatAck(number=1, view=0, noted=(first,)), 1.1)
+    assert [d.process for d in beat_in(core.tick(1.2)).departures] == [second]
+
+
+def test_the_exit_of_a_process_that_was_replaced_already_is_no_news() -> None:
+    core = agent(0)
+    old = core.living()[0]
+    core.exited(0, old, KILLED, 1.0)
+    restarted_after(core, 0, 1.0)
+    assert core.exited(0, old, KILLED, 2.0) == []
+    assert 0 in core.living()
+
+
+def test_a_replica_that_was_killed_in_the_midst_of_its_work_is_started_again_at_the_next_tick() -> None:
+    core = agent(0)
+    for life in range(20):
+        born = float(life)
+        seen_training(core, 0, born, incarnation=life + 1, step=0)
+        seen_training(core, 0, born + 0.2, incarnation=life + 1, step=1)
+        core.exited(0, core.living()[0], KILLED, born + 0.3)
+        assert restarted_after(core, 0, born + 0.3) == 0.0
+    assert beat_in(core.beat(30.0)).gave_up is None
+
+
+def test_each_further_short_life_is_followed_by_a_longer_wait() -> None:
+    core = agent(0)
+    waits, now = [], 0.0
+    for life in range(1, 5):
+        seen_training(core, 0, now, incarnation=life)
+        core.exited(0, core.living()[0], CRASHED, now + 1.0)
+        waits.append(restarted_after(core, 0, now + 1.0))
+        now += 1.0 + waits[-1]
+    assert waits[0] == 0.0
+    assert waits == sorted(set(waits)), "strictly longer each time"
+
+
+def test_it_gives_up_with_the_replicas_own_last_words() -> None:
+    core = agent(0, limit=1)
+    seen_training(core, 0, 0.0)
+    beat = beat_in(core.exited(0, core.living()[0], CRASHED, 1.0))
+    assert beat.gave_up is not None
+    assert beat.gave_up.replica == 0
+    assert "exited with status 1" in beat.gave_up.reason
+    assert beat.gave_up.last_words == CRASHED.last_words
+    assert starts(core.tick(1000.0)) == []
+    assert beat_in(core.tick(1001.0)).gave_up == beat.gave_up, "told until the job has ended"
+
+
+def test_a_program_that_never_joins_is_given_up_early_and_the_reason_says_how_often_it_was_tried() -> None:
+    core = agent(0)
+    core.exited(0, core.living()[0], CRASHED, 1.0)
+    restarted_after(core, 0, 1.0)
+    gave_up = beat_in(core.exited(0, core.living()[0], CRASHED, 3.0)).gave_up
+    assert gave_up is not None
+    assert "2 times in a row" in gave_up.reason
+
+
+def test_last_words_are_bounded_and_keep_their_end() -> None:
+    core = agent(0, limit=1)
+    seen_training(core, 0, 0.0)
+    long_winded = Exit(how="exited with status 1", last_words="x" * 100_000 + "the point")
+    gave_up = beat_in(core.exited(0, core.living()[0], long_winded, 1.0)).gave_up
+    assert gave_up is not None
+    assert len(gave_up.last_words) == LAST_WORDS_LIMIT
+    assert gave_up.last_words.endswith("the point")
+
+
+def test_the_first_to_give_up_has_the_last_word() -> None:
+    core = agent(0, 1, limit=1)
+    seen_training(core, 0, 0.0)
+    seen_training(core, 1, 0.0)
+    core.exited(1, core.living()[1], CRASHED, 1.0)
+    gave_up = beat_in(core.exited(0, core.living()[0], KILLED, 1.1)).gave_up
+    assert gave_up is not None
+    assert gave_up.replica == 1
+
+
+def test_a_replica_that_has_done_its_work_is_not_started_again() -> None:
+    core = agent(0)
+    (departure,) = beat_in(core.exited(0, core.living()[0], CLEAN, 1.0)).departures
+    assert departure.finished
+    assert starts(core.tick(100.0)) == []
+
+
+def test_the_pace_of_a_life_is_told_once_it_is_warm_and_begins_anew_with_the_next_incarnation() -> None:
+    core = agent(0)
+    for step in range(10):
+        seen_training(core, 0, step * 0.2, incarnation=1, step=step)
+    assert beat_in(core.beat(2.0)).pulses[0].pace_s == pytest.approx(0.2)
+    seen_training(core, 0, 2.0, incarnation=2, step=10)
+    assert beat_in(core.beat(2.0)).pulses[0].pace_s == 0.0
+
+
+def evicted_at(core: AgentCore, now: float, stopped_s: float = 0.0) -> None:
+    """The present life of replica 0 was in a view, and is not in the next one."""
+    core.sampled({0: Sample(incarnation=1, phase=Phase.COMPUTING, stopped_s=stopped_s)}, now)
+    core.received(news(1, (0, 1), (1, 1)), now)
+    core.received(news(2, (1, 1)), now)
+
+
+def test_an_evicted_replica_may_linger_and_is_killed_when_it_does_not_come_back() -> None:
+    core = agent(0)
+    evicted_at(core, 5.0)
+    assert kills(core.tick(5.0 + TIMING.linger_s - 0.01)) == []
+    (kill,) = kills(core.tick(5.0 + TIMING.linger_s))
+    assert (kill.replica, kill.process) == (0, core.living()[0])
+    assert kills(core.tick(60.0)) == [], "once is enough"
+
+
+def test_an_evicted_replica_that_is_stopped_may_linger_longer() -> None:
+    core = agent(0)
+    evicted_at(core, 5.0, stopped_s=1.0)
+    assert kills(core.tick(5.0 + TIMING.linger_s)) == []
+    assert kills(core.tick(5.0 + TIMING.linger_stopped_s)) != []
+
+
+def test_an_evicted_replica_that_begins_a_new_life_is_left_alone() -> None:
+    core = agent(0)
+    evicted_at(core, 5.0)
+    core.sampled({0: Sample(incarnation=2)}, 6.0)
+    core.received(news(3, (0, 2), (1, 1)), 6.0)
+    assert kills(core.tick(60.0)) == []
+
+
+def test_a_replica_that_no_view_has_held_yet_is_not_taken_for_evicted() -> None:
+    core = agent(0)
+    core.sampled({0: Sample(incarnation=1)}, 1.0)
+    core.received(news(7, (1, 1)), 1.0)
+    assert kills(core.tick(60.0)) == []
+
+
+def test_news_of_an_older_view_evicts_nobody() -> None:
+    core = agent(0)
+    core.sampled({0: Sample(incarnation=1)}, 1.0)
+    core.received(news(7, (0, 1)), 1.0)
+    core.received(news(6, (1, 1)), 1.0)
+    assert core.view.number == 7
+    assert kills(core.tick(60.0)) == []
+
+
+def test_an_acknowledgement_from_a_newer_view_makes_it_fetch_that_view() -> None:
+    core = agent(0)
+    core.received(news(3, (0, 1)), 1.0)
+    assert told(core.received(BeatAck(number=1, view=4), 1.0)) == [Fetch()]
+    assert told(core.received(BeatAck(number=1, view=3), 1.0)) == []
+
+
+def test_preemption_asks_every_replica_to_leave_and_starts_none_again() -> None:
+    core = agent(0, 1)
+    seen_training(core, 1, 0.0)
+    core.exited(1, core.living()[1], KILLED, 1.0)
+    actions = core.preempted(1.0)
+    asked = [action for action in actions if isinstance(action, AskToLeave)]
+    assert asked == [AskToLeave(0, core.living()[0])]
+    assert starts(core.tick(100.0)) == [], "not even the one whose restart was due"
+    (_, left) = beat_in(core.exited(0, core.living()[0], CLEAN, 101.0)).departures
+    assert (left.how, left.finished) == ("leaves", False)
+    assert starts(core.tick(200.0)) == []
+
+
+def test_preemption_does_not_kill_an_evicted_replica_on_its_way_out() -> None:
+    core = agent(0)
+    evicted_at(core, 5.0)
+    core.preempted(5.0)
+    assert kills(core.tick(60.0)) == []
+
+
+def test_it_is_settled_when_nothing_runs_and_everything_has_been_agreed_on() -> None:
+    core = agent(0)
+    process = core.living()[0]
+    assert not core.settled, "one runs"
+    core.preempted(1.0)
+    core.exited(0, process, CLEAN, 1.0)
+    assert not core.settled, "its exit is not agreed on"
+    core.received(BeatAck(number=3, view=1, noted=(process,)), 1.1)
+    assert core.settled
+
+
+def test_one_that_waits_to_be_started_again_is_not_settled() -> None:
+    core = agent(0)
+    process = core.living()[0]
+    core.exited(0, process, CRASHED, 1.0)
+    core.received(BeatAck(number=3, view=1, noted=(process,)), 1.0)
+    assert not core.settled
+
+
+def test_the_end_of_the_job_is_told_once_and_stops_every_restart() -> None:
+    core = agent(0, 1)
+    core.exited(1, core.living()[1], CRASHED, 1.0)
+    assert core.received(Ended(outcome=OUTCOME), 1.1) == [JobEnded(OUTCOME)]
+    assert core.received(Ended(outcome=OUTCOME), 1.2) == []
+    core.exited(0, core.living()[0], CRASHED, 1.3)
+    assert starts(core.tick(100.0)) == []
+    assert core.living() == {}
