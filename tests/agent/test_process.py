@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from outlast import kinship, process
+from outlast import kinship
+from outlast.agent import forkserver_control, process
 from outlast.agent.output import Output
 from outlast.agent.process import Nursery
 from outlast.errors import JobFailed, UsageError
@@ -284,7 +285,7 @@ def test_a_forkserver_that_always_dies_is_a_clear_error(
         started.append(command)
         return popen([sys.executable, "-c", "raise SystemExit(1)"], **options)
 
-    monkeypatch.setattr(process.subprocess, "Popen", broken)
+    monkeypatch.setattr(forkserver_control.subprocess, "Popen", broken)
 
     async def story() -> None:
         async with Nursery(preload=()) as nursery:

@@ -26,27 +26,34 @@ a process that the agent does not know, wherever this process or the agent may d
 from __future__ import annotations
 
 import argparse
-import builtins
 import contextlib
-import ctypes
 import gc
 import importlib
-import importlib.machinery
 import os
-import runpy
 import signal
 import socket
 import sys
 import time
-import types
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol, cast
-
-import msgspec
+from typing import NoReturn
 
 from outlast import kinship
+from outlast.agent.program import Program, become
+from outlast.agent.spawning import (
+    MESSAGE_MAX_BYTES,
+    Forget,
+    Guard,
+    Ready,
+    Reply,
+    Request,
+    Spawn,
+    Spawned,
+    SpawnFailed,
+    decode_request,
+    frame,
+    unborn_name,
+)
 
-MESSAGE_MAX_BYTES = 8 << 20
 REPARENT_WITHIN_S = 10.0
 PREPARE_WITHIN_S = 30.0
 
@@ -55,74 +62,6 @@ PREPARE_WITHIN_S = 30.0
 _BY_THE_PROCESS = ("PYTHON", "LD_", "LANG", "LC_", "GLIBC_TUNABLES", "MALLOC_")
 _BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "NPY_", "TORCH_", "PYTORCH_")
 READ_AT_START = _BY_THE_PROCESS + _BY_LIBRARIES
-
-
-class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Start a replica. Three descriptors come along: its standard output, its standard error, and a pipe
-    on which the agent writes a byte to let it go, or which it closes to let it die."""
-
-    replica: int
-    process: str
-    argv: list[str]
-    environment: dict[str, str]
-    cwd: str
-    nice: int = 0
-
-
-class Guard(msgspec.Struct, frozen=True, tag=True):
-    """Replicas of an earlier forkserver that run: when the agent dies, bury these too."""
-
-    pids: list[int]
-
-
-class Forget(msgspec.Struct, frozen=True, tag=True):
-    """This replica is gone and so is its group: its number may soon be somebody else's."""
-
-    pid: int
-
-
-class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Imports are done; `cold` says why nothing is preloaded although it was asked for."""
-
-    preloaded: list[str]
-    preload_s: float
-    cold: str
-
-
-class Spawned(msgspec.Struct, frozen=True, tag=True):
-    """The replica is ready to run; `cold` says why it had to get an interpreter of its own."""
-
-    process: str
-    pid: int
-    cold: str
-
-
-class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
-    """It does not run. With a pid, there was a process that the agent must reap."""
-
-    process: str
-    reason: str
-    pid: int | None = None
-
-
-Request = Spawn | Guard | Forget
-Reply = Ready | Spawned | SpawnFailed
-
-_encode = msgspec.msgpack.Encoder().encode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
-_decode_request = msgspec.msgpack.Decoder(Request).decode
-
-
-def frame(message: Request | Reply) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(4, "big") + body
-
-
-class Program(msgspec.Struct, frozen=True):
-    """What a fresh replica is about to become: `script.py args…` or `-m module args…`."""
-
-    argv: list[str]
-    cwd: str
 
 
 class _Forkserver:
@@ -162,7 +101,7 @@ class _Forkserver:
         if size > MESSAGE_MAX_BYTES:
             raise EOFError(f"a message of {size} bytes")
         body, more = self._receive_exactly(size)
-        return _decode_request(body), descriptors + more
+        return decode_request(body), descriptors + more
 
     def _receive_exactly(self, size: int) -> tuple[bytes, list[int]]:
         data = b""
@@ -296,99 +235,6 @@ class _Forkserver:
             time.sleep(0.0002)
 
 
-def unborn_name(nursery: str) -> str:
-    """What a replica is called until the agent knows of it; so the agent knows it even as a zombie."""
-    return f"unborn-{nursery}"[:15]
-
-
-def _refresh_modules(cwd: str) -> None:
-    """Give preloaded modules the state that a fresh import would have given them.
-
-    The standard library's `random` reseeds itself in a fork; numpy and torch do not.
-    """
-    loaded = cast(dict[str, Any], sys.modules)
-    if numpy_random := loaded.get("numpy.random"):
-        numpy_random.seed()
-    if torch := loaded.get("torch"):
-        torch.default_generator.seed()
-    if process := loaded.get("multiprocessing.process"):
-        process.ORIGINAL_DIR = cwd
-        process.current_process().authkey = os.urandom(32)
-    if tempfile := loaded.get("tempfile"):
-        tempfile.tempdir = None
-    importlib.invalidate_caches()
-    _widen_openblas()
-
-
-def _widen_openblas() -> None:
-    """Numpy's OpenBLAS was held to one thread while it was preloaded; let it have all of them again."""
-    with open("/proc/self/maps") as maps:
-        libraries = {line.split()[-1] for line in maps if "openblas" in line}
-    wishes = [os.environ.get(f"{name}_NUM_THREADS", "") for name in ("OPENBLAS", "GOTO", "OMP")]
-    wish = next((int(text) for text in wishes if text.isdigit() and int(text) > 0), 1 << 10)
-    threads = min(wish, len(os.sched_getaffinity(0)))
-    for path in libraries:
-        library = ctypes.CDLL(path)
-        for name in ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"):
-            if threads > 1 and hasattr(library, name):
-                getattr(library, name)(threads)
-                break
-
-
-class _TextStream(Protocol):
-    def reconfigure(self, *, line_buffering: bool) -> None: ...
-
-
-def _become(program: Program) -> None:
-    """Run the program as `__main__`, as the interpreter itself would."""
-    cast(_TextStream, sys.stdout).reconfigure(line_buffering=True)
-    _refresh_modules(program.cwd)
-    sys.orig_argv = [sys.executable, *program.argv]
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __annotations__={})
-    sys.modules["__main__"] = main
-    try:
-        if program.argv[0] == "-m":
-            sys.argv = ["-m", *program.argv[2:]]
-            _set_first_path(program.cwd)
-            # Private, but it is what `python -m` itself calls.
-            runpy._run_module_as_main(program.argv[1])  # type: ignore[attr-defined]
-        else:
-            sys.argv = list(program.argv)
-            path = os.path.abspath(program.argv[0])
-            _set_first_path(os.path.dirname(os.path.realpath(path)))
-            loader = importlib.machinery.SourceFileLoader("__main__", path)
-            main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
-            with open(path, "rb") as source:
-                code = compile(source.read(), path, "exec", dont_inherit=True)
-            exec(code, main.__dict__)  # noqa: S102 (running the user's script is what this is for)
-    except SystemExit:
-        raise
-    except BaseException:
-        _show_only_frames_of_the_script()
-        raise
-
-
-def _set_first_path(folder: str) -> None:
-    if not sys.flags.safe_path:
-        sys.path.insert(0, folder)
-
-
-def _show_only_frames_of_the_script() -> None:
-    # Whatever hook the script has installed is still the one that prints, but it gets a shorter traceback.
-    hook = sys.excepthook
-
-    def shortened(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        entry = shown = trace
-        while entry is not None:
-            if entry.tb_frame.f_code.co_filename == __file__:
-                shown = entry.tb_next
-            entry = entry.tb_next
-        hook(kind, error.with_traceback(shown), shown)
-
-    sys.excepthook = shortened
-
-
 def _preload(modules: Sequence[str]) -> str:
     """Import the modules; the reason why this process must not be forked from, or nothing."""
     environment = dict(os.environ)
@@ -439,7 +285,7 @@ def main() -> None:
     os.set_inheritable(options.control_fd, False)
     ready = _ready(options.control_fd, options.agent_pid, options.preload, options.cold)
     control = socket.socket(fileno=options.control_fd)
-    _become(_Forkserver(control, options.agent_pid).serve(ready))
+    become(_Forkserver(control, options.agent_pid).serve(ready))
 
 
 if __name__ == "__main__":

@@ -22,29 +22,14 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
 from outlast import kinship
-from outlast.agent.forkserver import (
-    Forget,
-    Guard,
-    Ready,
-    Reply,
-    Request,
-    Spawn,
-    Spawned,
-    SpawnFailed,
-    decode_reply,
-    frame,
-    unborn_name,
-)
+from outlast.agent.forkserver_control import ForkserverControl, ForkserverLost, close_all
 from outlast.agent.output import Output
+from outlast.agent.spawning import Forget, Guard, Ready, Spawn, Spawned, unborn_name
 from outlast.errors import JobFailed, UsageError
 from outlast.kinship import ExitStatus, kill_group
 
@@ -52,7 +37,7 @@ READY_WITHIN_S = 120.0
 FORKSERVER_ATTEMPTS = 5
 SWEEP_EVERY_S = 1.0
 SWEEP_AGAIN_S = 0.05
-CLOSE_WITHIN_S = 5.0
+SWEEP_WITHIN_S = 5.0
 
 
 class ReplicaProcess:
@@ -93,161 +78,6 @@ class ReplicaProcess:
         return await asyncio.shield(self.exited)
 
 
-class _LostError(Exception):
-    """The forkserver died before it answered."""
-
-
-class _Control:
-    """The agent's end of one forkserver process."""
-
-    def __init__(
-        self,
-        preload: Sequence[str],
-        environment: Mapping[str, str],
-        on_lost: Callable[[_Control], None],
-        on_unclaimed: Callable[[int], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._on_lost = on_lost
-        self._on_unclaimed = on_unclaimed
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)
-        with theirs:
-            fd = theirs.fileno()
-            command = [sys.executable, "-m", "outlast.agent.forkserver", str(fd)]
-            command += ["--agent-pid", str(os.getpid()), "--preload", *preload]
-            # A session of its own keeps it out of reach of Ctrl-C: it ends when the agent does.
-            self._popen = subprocess.Popen(
-                command,
-                env=dict(environment),
-                pass_fds=[fd],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.pid = self._popen.pid
-        self.ready: asyncio.Future[Ready] = self._loop.create_future()
-        self.lost: asyncio.Future[str] = self._loop.create_future()
-        self._waiting: dict[str, asyncio.Future[Spawned | SpawnFailed]] = {}
-        self._outgoing: deque[tuple[bytes, list[int]]] = deque()
-        self._incoming = b""
-        self._loop.add_reader(self._socket, self._on_readable)
-
-    async def spawn(self, request: Spawn, write_ends: Sequence[int]) -> Spawned | SpawnFailed:
-        """Once this returns `Spawned`, the replica runs; if it raises, none does."""
-        if self.lost.done():
-            raise _LostError(self.lost.result())
-        answer: asyncio.Future[Spawned | SpawnFailed] = self._loop.create_future()
-        self._waiting[request.process] = answer
-        wait_end, go_end = os.pipe()
-        try:
-            # Duplicates, since the caller may be cancelled and close its own before they are sent.
-            self._send(request, [os.dup(fd) for fd in (*write_ends, wait_end)])
-            reply = await answer
-            if isinstance(reply, Spawned):
-                os.write(go_end, b"g")
-            return reply
-        except asyncio.CancelledError:
-            # Cancelled between the answer and its delivery: there is a replica that nobody waits for.
-            if answer.done() and not answer.cancelled() and answer.result().pid is not None:
-                self._on_unclaimed(answer.result().pid or 0)
-            raise
-        finally:
-            del self._waiting[request.process]
-            _close_all([wait_end, go_end])
-
-    def tell(self, message: Guard | Forget) -> None:
-        if not self.lost.done():
-            self._send(message, [])
-
-    def _send(self, message: Request, descriptors: list[int]) -> None:
-        self._outgoing.append((frame(message), descriptors))
-        if len(self._outgoing) == 1:
-            self._flush()
-
-    def _flush(self) -> None:
-        while self._outgoing:
-            data, descriptors = self._outgoing[0]
-            try:
-                sent = socket.send_fds(self._socket, [data], descriptors)
-            except BlockingIOError:
-                self._loop.add_writer(self._socket, self._flush)
-                return
-            except OSError:
-                # It is dead, and the reader is about to see that.
-                break
-            _close_all(descriptors)
-            # The descriptors went with the first byte.
-            self._outgoing[0] = (data[sent:], [])
-            if sent == len(data):
-                self._outgoing.popleft()
-        self._loop.remove_writer(self._socket)
-
-    def _on_readable(self) -> None:
-        try:
-            chunk = self._socket.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            chunk = b""
-        if not chunk:
-            self.discard()
-            return
-        self._incoming += chunk
-        while len(self._incoming) >= 4:
-            end = 4 + int.from_bytes(self._incoming[:4], "big")
-            if len(self._incoming) < end:
-                break
-            body, self._incoming = self._incoming[4:end], self._incoming[end:]
-            self._on_reply(decode_reply(body))
-
-    def _on_reply(self, reply: Reply) -> None:
-        if isinstance(reply, Ready):
-            self.ready.set_result(reply)
-            return
-        answer = self._waiting.get(reply.process)
-        if answer is not None and not answer.done():
-            answer.set_result(reply)
-        elif reply.pid is not None:
-            self._on_unclaimed(reply.pid)
-
-    def discard(self) -> None:
-        """Kill it if it lives, reap it, and tell all who wait."""
-        if self.lost.done():
-            return
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
-        # Killed before its socket closes: else it would take the agent for dead, and kill all replicas.
-        self._popen.kill()
-        status = self._popen.wait()
-        self._socket.close()
-        for _, descriptors in self._outgoing:
-            _close_all(descriptors)
-        self._outgoing.clear()
-        how = f"signal {-status}" if status < 0 else f"status {status}"
-        self.lost.set_result(f"the forkserver ended with {how}")
-        unanswered: list[asyncio.Future[Any]] = [self.ready, *self._waiting.values()]
-        for future in unanswered:
-            if not future.done():
-                future.set_exception(_LostError(self.lost.result()))
-                # Whoever waits gets it; that nobody waits is fine too.
-                future.exception()
-        self._on_lost(self)
-
-    async def close(self) -> None:
-        """Let it bury what is left and end by itself; kill it if that takes too long."""
-        if self.ready.done() and not self.lost.done():
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
-            await asyncio.wait([self.lost], timeout=CLOSE_WITHIN_S)
-        self.discard()
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
-
-
 class Nursery:
     """Starts replicas and is their parent; use one at a time in a process, as `async with Nursery(…)`.
 
@@ -262,7 +92,7 @@ class Nursery:
         self._id = secrets.token_hex(4)
         base = os.environ if environment is None else environment
         self._environment = {**base, kinship.KIN: f"{self._id}/"}
-        self._control: _Control | None = None
+        self._control: ForkserverControl | None = None
         self._opening = asyncio.Lock()
         self._rewarming: asyncio.Task[None] | None = None
         self._rewarmed = 0
@@ -301,7 +131,7 @@ class Nursery:
         for _ in range(FORKSERVER_ATTEMPTS):
             try:
                 return (await self._ready_control()).ready.result()
-            except _LostError as lost:
+            except ForkserverLost as lost:
                 reason = str(lost)
         raise self._gave_up(reason)
 
@@ -331,7 +161,7 @@ class Nursery:
             output.finish()
             raise
         finally:
-            _close_all(list(write_ends))
+            close_all(list(write_ends))
             self._starting.discard(process)
         self._rewarmed = 0
         asyncio.get_running_loop().add_reader(started.pidfd, self._on_exit, started)
@@ -346,7 +176,7 @@ class Nursery:
             await asyncio.wait([self._rewarming])
         if self._control is not None:
             await self._control.close()
-        for _ in range(int(CLOSE_WITHIN_S / SWEEP_AGAIN_S)):
+        for _ in range(int(SWEEP_WITHIN_S / SWEEP_AGAIN_S)):
             if not self._sweep():
                 break
             await asyncio.sleep(SWEEP_AGAIN_S)
@@ -360,7 +190,7 @@ class Nursery:
             try:
                 control = await self._ready_control()
                 answer = await control.spawn(request, write_ends)
-            except _LostError as lost:
+            except ForkserverLost as lost:
                 reason = str(lost)
                 continue
             if isinstance(answer, Spawned):
@@ -376,11 +206,11 @@ class Nursery:
             f"(last: {reason}); its own messages are on the agent's standard error"
         )
 
-    def _start_forkserver(self) -> _Control:
-        self._control = _Control(self._preload, self._environment, self._on_lost, self._unclaimed)
+    def _start_forkserver(self) -> ForkserverControl:
+        self._control = ForkserverControl(self._preload, self._environment, self._on_lost, self._unclaimed)
         return self._control
 
-    async def _ready_control(self) -> _Control:
+    async def _ready_control(self) -> ForkserverControl:
         async with self._opening:
             control = self._control
             if control is None or control.lost.done():
@@ -397,10 +227,10 @@ class Nursery:
                     self.cold = f"{control.lost.result()} while importing {', '.join(self._preload)}"
                     self._preload = ()
             if control.lost.done():
-                raise _LostError(control.lost.result())
+                raise ForkserverLost(control.lost.result())
             return control
 
-    def _on_lost(self, control: _Control) -> None:
+    def _on_lost(self, control: ForkserverControl) -> None:
         was_ready = control.ready.done() and control.ready.exception() is None
         if self._closed or not was_ready or self._rewarmed >= FORKSERVER_ATTEMPTS:
             return
@@ -408,7 +238,7 @@ class Nursery:
         self._rewarming = asyncio.get_running_loop().create_task(self._rewarm())
 
     async def _rewarm(self) -> None:
-        with contextlib.suppress(_LostError):
+        with contextlib.suppress(ForkserverLost):
             await self._ready_control()
 
     def _on_exit(self, dead: ReplicaProcess) -> None:
