@@ -32,7 +32,10 @@ DEADLINE_S = 30.0
 
 
 class LocalCluster:
-    """`outlast run` as a child process; `arguments` are the program and its own arguments."""
+    """`outlast run` as a child process; `arguments` are the program and its own arguments.
+
+    With `show`, its output goes to the terminal instead of being kept for `said`.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class LocalCluster:
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         home: Path | None = None,
+        show: bool = False,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="outlast-") if home is None else None
         self.home = home if home is not None else Path(self._temporary.name if self._temporary else "")
@@ -49,6 +53,7 @@ class LocalCluster:
         self._command += [*options, *arguments]
         self._environment = {**os.environ, **(environment or {}), "OUTLAST_HOME": str(self.home)}
         self.output = self.home / "output"
+        self._show = show
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,8 +70,8 @@ class LocalCluster:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=None if self._show else output,
+                stderr=None if self._show else output,
                 env=self._environment,
                 start_new_session=True,
             )
