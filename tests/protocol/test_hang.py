@@ -66,9 +66,13 @@ def test_work_that_was_declared_is_never_a_hang() -> None:
     assert stuck(pulse(0, Phase.WAITING), pulse(1, Phase.ASIDE, quiet_s=10 * COLD_S)) == []
 
 
-@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DONE])
-def test_who_neither_computes_nor_waits_is_not_judged(phase: Phase) -> None:
-    assert stuck(pulse(0, Phase.WAITING), pulse(1, phase, quiet_s=10 * COLD_S)) == []
+def test_who_has_done_all_its_work_is_not_judged() -> None:
+    assert stuck(pulse(0, Phase.WAITING), pulse(1, Phase.DONE, quiet_s=10 * COLD_S)) == []
+
+
+def test_a_member_that_never_gets_going_is_judged_by_the_limit_for_cold_ones() -> None:
+    assert stuck(pulse(0, Phase.WAITING), pulse(1, Phase.STARTING, pace_s=0.0, quiet_s=COLD_S - 1)) == []
+    assert stuck(pulse(0, Phase.WAITING), pulse(1, Phase.STARTING, pace_s=0.0, quiet_s=COLD_S + 1)) == [1]
 
 
 def test_who_still_waits_in_a_view_that_is_over_is_hung() -> None:
@@ -130,3 +134,5 @@ def test_standing_at_a_step_is_no_progress_and_a_further_step_is() -> None:
 def test_a_rollback_makes_a_life_cold_again_instead_of_giving_a_negative_pace() -> None:
     warm = [(n * PACE_S, 100 + n) for n in range(10)]
     assert paced(*warm, (5.0, 50)).step_s == 0.0
+    onwards = [(5.0 + n * PACE_S, 50 + n) for n in range(20)]
+    assert paced(*warm, *onwards).step_s == pytest.approx(PACE_S), "and then warm again"

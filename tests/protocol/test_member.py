@@ -150,6 +150,7 @@ def test_an_admission_of_the_life_before_is_ignored_after_a_rejoin() -> None:
 def test_a_doubled_admission_changes_nothing() -> None:
     core = in_view(3)
     assert core.received(admitted(incarnation=1, view=1), 1.0) == []
+    assert core.received(admitted(incarnation=2, view=9), 1.0) == []
     assert (core.incarnation, core.view.number) == (1, 3)
 
 
@@ -349,3 +350,18 @@ def test_the_end_of_the_job_reaches_also_a_fenced_replica() -> None:
     outcome = Outcome(finished=True, reason="all work is done")
     assert in_view(1).received(Ended(outcome=outcome), 1.0) == [JobOver(outcome)]
     assert fenced().received(Ended(outcome=outcome), 1.0) == [JobOver(outcome)]
+
+
+def test_an_eviction_of_the_former_life_does_not_fence_the_next() -> None:
+    core = in_view(1)
+    evicted = Evicted(replica=0, incarnation=1, reason="why")
+    core.received(evicted, 0.5)
+    core.rejoin(0.6)
+    assert core.received(evicted, 0.61) == [], "the answer to a second report of the old life"
+    assert not core.fenced
+
+
+def test_a_newer_view_is_fetched_once_however_many_frames_wait_for_it() -> None:
+    core = in_view(1)
+    told_for = [told(core.frame(frame(2, body=number))) for number in range(100)]
+    assert told_for == [[Fetch()], *([[]] * 99)]

@@ -28,12 +28,16 @@ def test_a_life_killed_while_making_progress_is_followed_by_another_at_once_howe
     assert ends == [0.0] * 20
 
 
-def test_the_first_short_life_costs_no_wait_and_each_further_one_twice_the_wait_before() -> None:
+def test_the_first_short_life_costs_the_first_wait_and_each_further_one_twice_the_wait_before() -> None:
     count = RestartCount(POLICY)
-    first, *further = [short_life(count) for _ in range(4)]
-    assert first == 0.0
-    assert all(wait is not None and wait > 0 for wait in further)
-    assert all(later == pytest.approx(2 * earlier) for earlier, later in pairwise(further))
+    waits = [short_life(count) for _ in range(4)]
+    assert waits[0] == POLICY.first_delay_s
+    assert all(later == pytest.approx(2 * earlier) for earlier, later in pairwise(waits))
+
+
+def test_a_patient_policy_may_go_on_for_ever() -> None:
+    count = RestartCount(RestartPolicy(limit=10**6, longest_delay_s=3.0))
+    assert [short_life(count) for _ in range(1100)][-1] == 3.0
 
 
 def test_the_wait_is_bounded() -> None:

@@ -169,6 +169,16 @@ def test_when_every_holder_is_proven_dead_the_one_promoted_beside_them_takes_ove
     assert after.view.lineage == 1
     assert [holder.replica for holder in after.holders] == [0]
     assert plan(after, Change(removals=doubted(0, life=2))) == after, "it is the last holder now"
+    both_at_once = plan(promoted, Change(removals=dead(1) | doubted(0, life=2)))
+    assert names(both_at_once.view) == "0.2"
+
+
+def test_the_next_life_of_a_holder_is_no_holder() -> None:
+    """Replica 1 is back and promoted, but nobody who holds the state has adopted any view since."""
+    back = plan(formed(2), Change(arrivals=arrivals(1, life=2)))
+    promoted = plan(back, Change(ready={1}))
+    assert names(promoted.view) == "0.1 1.2"
+    assert plan(promoted, Change(removals=doubted(0))) == promoted
 
 
 def test_after_total_loss_nobody_is_promoted_to_learn_from_nobody() -> None:
@@ -282,7 +292,7 @@ def test_the_job_is_not_done_while_a_member_works() -> None:
 
 def test_when_one_has_finished_deaths_of_the_others_do_not_begin_it_all_again() -> None:
     last = plan(formed(3), Change(removals=done(0, 1)))
-    after = plan(last, Change(removals=dead(2), arrivals=arrivals(2, life=2)))
+    after = plan(last, Change(removals=dead(2), arrivals=arrivals(2, life=2), form_now=True))
     assert after.outcome is not None
     assert after.outcome.finished
     assert after.view.lineage == 1
@@ -313,3 +323,23 @@ def test_nothing_changes_after_the_end() -> None:
         gave_up=GaveUp(replica=1, reason="late", last_words=""),
     )
     assert plan(over, late) == over
+
+
+def test_a_process_that_registered_and_died_before_the_commit_is_not_admitted() -> None:
+    lost = plan(formed(3), Change(removals=dead(1)))
+    after = plan(lost, Change(arrivals=arrivals(1, life=2), removals=dead(1, life=2)))
+    assert after.view == lost.view
+
+
+def test_a_job_that_formed_without_a_missing_replica_can_finish() -> None:
+    two = plan(plan(empty(3), Change(arrivals=arrivals(0, 1))), Change(form_now=True))
+    after = plan(two, Change(removals=done(0, 1)))
+    assert after.outcome is not None
+    assert after.outcome.finished
+
+
+def test_a_clean_exit_before_the_first_view_is_not_the_end_of_everybody() -> None:
+    early = plan(empty(3), Change(removals=done(0)))
+    after = plan(early, Change(arrivals=arrivals(1, 2)))
+    assert after.outcome is None
+    assert [member.replica for member in after.view.members] == [1, 2]

@@ -160,6 +160,15 @@ def test_a_replica_that_was_killed_in_the_midst_of_its_work_is_started_again_at_
     assert beat_in(core.beat(30.0)).gave_up is None
 
 
+def test_a_replica_that_is_killed_again_and_again_without_any_progress_is_given_up() -> None:
+    core = agent(0, limit=2)
+    seen_training(core, 0, 0.0)
+    core.exited(0, core.living()[0], KILLED, 1.0)
+    restarted_after(core, 0, 1.0)
+    seen_training(core, 0, 2.0, incarnation=2)
+    assert beat_in(core.exited(0, core.living()[0], KILLED, 3.0)).gave_up is not None
+
+
 def test_each_further_short_life_is_followed_by_a_longer_wait() -> None:
     core = agent(0)
     waits, now = [], 0.0
@@ -168,7 +177,6 @@ def test_each_further_short_life_is_followed_by_a_longer_wait() -> None:
         core.exited(0, core.living()[0], CRASHED, now + 1.0)
         waits.append(restarted_after(core, 0, now + 1.0))
         now += 1.0 + waits[-1]
-    assert waits[0] == 0.0
     assert waits == sorted(set(waits)), "strictly longer each time"
 
 
@@ -230,10 +238,9 @@ def test_the_pace_of_a_life_is_told_once_it_is_warm_and_begins_anew_with_the_nex
 
 
 def evicted_at(core: AgentCore, now: float, stopped_s: float = 0.0) -> None:
-    """The present life of replica 0 was in a view, and is not in the next one."""
+    """The coordinator says that the present life of replica 0 is void."""
     core.sampled({0: Sample(incarnation=1, phase=Phase.COMPUTING, stopped_s=stopped_s)}, now)
-    core.received(news(1, (0, 1), (1, 1)), now)
-    core.received(news(2, (1, 1)), now)
+    core.received(BeatAck(number=1, view=2, evicted=(core.living()[0],)), now)
 
 
 def test_an_evicted_replica_may_linger_and_is_killed_when_it_does_not_come_back() -> None:
@@ -256,24 +263,23 @@ def test_an_evicted_replica_that_begins_a_new_life_is_left_alone() -> None:
     core = agent(0)
     evicted_at(core, 5.0)
     core.sampled({0: Sample(incarnation=2)}, 6.0)
-    core.received(news(3, (0, 2), (1, 1)), 6.0)
+    assert kills(core.tick(50.0)) == [], "however long it takes until a view holds it"
+    core.received(news(3, (0, 2), (1, 1)), 50.0)
     assert kills(core.tick(60.0)) == []
 
 
-def test_a_replica_that_no_view_has_held_yet_is_not_taken_for_evicted() -> None:
+def test_a_replica_that_the_coordinator_takes_back_is_left_alone() -> None:
     core = agent(0)
-    core.sampled({0: Sample(incarnation=1)}, 1.0)
-    core.received(news(7, (1, 1)), 1.0)
+    evicted_at(core, 5.0)
+    core.received(BeatAck(number=2, view=3), 6.0)
     assert kills(core.tick(60.0)) == []
 
 
-def test_news_of_an_older_view_evicts_nobody() -> None:
+def test_news_of_an_older_view_changes_nothing() -> None:
     core = agent(0)
-    core.sampled({0: Sample(incarnation=1)}, 1.0)
     core.received(news(7, (0, 1)), 1.0)
     core.received(news(6, (1, 1)), 1.0)
     assert core.view.number == 7
-    assert kills(core.tick(60.0)) == []
 
 
 def test_an_acknowledgement_from_a_newer_view_makes_it_fetch_that_view() -> None:
@@ -330,3 +336,10 @@ def test_the_end_of_the_job_is_told_once_and_stops_every_restart() -> None:
     core.exited(0, core.living()[0], CRASHED, 1.3)
     assert starts(core.tick(100.0)) == []
     assert core.living() == {}
+
+
+def test_what_ends_after_the_job_has_ended_needs_no_agreement() -> None:
+    core = agent(0)
+    core.received(Ended(outcome=OUTCOME), 1.0)
+    assert core.exited(0, core.living()[0], CLEAN, 1.1) == []
+    assert core.settled

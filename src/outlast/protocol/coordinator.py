@@ -37,7 +37,7 @@ from outlast.protocol.messages import (
 )
 from outlast.protocol.roster import plan
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import JobSpec, Membership, Seat
+from outlast.protocol.views import JobSpec, Membership, Seat, Standing
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,20 @@ class CoordinatorCore:
     def _beat(self, sender: Hashable, beat: Beat, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None
         self.evidence.note_beat(sender, beat, now)
-        noted = tuple(d.process for d in beat.departures if not outstanding(d, self.membership))
-        return [Send(sender, BeatAck(number=beat.number, view=self.membership.view.number, noted=noted))]
+        seats = self.membership.seats
+        ack = BeatAck(
+            number=beat.number,
+            view=self.membership.view.number,
+            noted=tuple(d.process for d in beat.departures if not outstanding(d, self.membership)),
+            evicted=tuple(
+                pulse.process
+                for pulse in beat.pulses
+                if (seat := seats.get(pulse.replica)) is not None
+                and seat.process == pulse.process
+                and seat.standing is Standing.EVICTED
+            ),
+        )
+        return [Send(sender, ack)]
 
     def _register(self, sender: Hashable, register: Register, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None

@@ -46,6 +46,7 @@ class Evidence:
         self._complaints = Complaints(timing.complaint_holds_s, timing.complaint_counts_after_s)
         self._forming_since: float | None = None
         self._took_office_at = now
+        self._heard_at = now
         self._trust_until = now + timing.trust_for_s
 
     def wake(self, now: float) -> None:
@@ -57,15 +58,23 @@ class Evidence:
         for replica in self._report_heard_at:
             self._report_heard_at[replica] = now
 
+    def _hear(self, now: float) -> None:
+        """After a silence of everybody, it was we who were cut off: one voice must not convict the others."""
+        if now - self._heard_at >= self._timing.silent_at_least_s:
+            self.wake(now)
+        self._heard_at = now
+
     def overhear(self, sender: Hashable, message: Message, now: float) -> None:
         """Listen without knowing the membership, so that a slow store does not make anyone look silent."""
         match message:
             case Beat():
                 self.note_beat(sender, message, now)
             case Register() | Report():
+                self._hear(now)
                 self._report_heard_at[message.replica] = now
 
     def note_beat(self, sender: Hashable, beat: Beat, now: float) -> None:
+        self._hear(now)
         for departure in beat.departures:
             self._note_departure(departure, now)
         if beat.gave_up is not None and self._gave_up is None:
@@ -84,6 +93,7 @@ class Evidence:
             self._departed_at[departure.replica] = now
 
     def note_register(self, sender: Hashable, register: Register, now: float) -> None:
+        self._hear(now)
         self._report_heard_at[register.replica] = now
         known = self.registers.get(register.replica)
         if known is None or _life(register) >= _life(known[1]):
@@ -91,6 +101,7 @@ class Evidence:
 
     def note_report(self, report: Report, now: float) -> bool:
         """Take a report of a present life; says whether it holds a new complaint."""
+        self._hear(now)
         known = self.reports.get(report.replica)
         if known is not None and (report.incarnation, report.view) < (known.incarnation, known.view):
             return False
@@ -113,9 +124,9 @@ class Evidence:
     def change(self, membership: Membership, now: float) -> Change:
         change = Change(gave_up=self._gave_up)
         self._find_departures(membership, change, now)
+        self._find_leavers(membership, change)
         if now >= self._trust_until:
             self._find_suspects(membership, change, now)
-        self._find_leavers(membership, change)
         for replica, (_, register) in self.registers.items():
             if 0 <= replica < membership.spec.replicas and _new_life(register, membership.seats.get(replica)):
                 change.arrivals[replica] = register
@@ -216,7 +227,14 @@ class Evidence:
             report = self.reports.get(seat.replica)
             asked = report is not None and report.leaving and report.incarnation == seat.incarnation
             if seat.present and asked:
-                self._doubt(change, seat, f"replica {seat.replica} leaves")
+                # It goes whether or not others hold the state, so this is as good as proof.
+                removal = Removal(
+                    process=seat.process,
+                    standing=Standing.EVICTED,
+                    cause=f"replica {seat.replica} leaves",
+                    proven=True,
+                )
+                change.removals.setdefault(seat.replica, removal)
 
     def _formed_long_enough(self, membership: Membership, now: float) -> bool:
         waiting = not membership.view.members and any(seat.present for seat in membership.seats.values())

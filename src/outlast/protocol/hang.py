@@ -71,7 +71,7 @@ def hung(pulses: list[Pulse], *, view: int, window_s: float, cold_s: float) -> l
 
 def _waited_for(pulses: list[Pulse], view: int, step: int) -> list[Pulse]:
     """Whom the others wait for: whoever computes; if nobody does, whoever waits in the past."""
-    computing = [pulse for pulse in pulses if pulse.phase is Phase.COMPUTING]
+    computing = [pulse for pulse in pulses if pulse.phase in (Phase.COMPUTING, Phase.STARTING)]
     waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING]
     in_old_view = [pulse for pulse in waiting if pulse.view < view]
     at_old_step = [pulse for pulse in waiting if pulse.step < step]

@@ -96,6 +96,8 @@ class MemberCore:
         self.fenced = False
         self.unreachable: frozenset[int] = frozenset()
         self._admitted_in = 0
+        self._past_incarnation = 0
+        self._fetching = 0
         self._held: deque[Frame] = deque(maxlen=HELD_FRAMES)
         self._told_at = float("-inf")
 
@@ -123,6 +125,7 @@ class MemberCore:
     def rejoin(self, now: float) -> list[MemberAction]:
         """Begin a new life after having been fenced; the caller has discarded the old one's state."""
         self.rejoins += 1
+        self._past_incarnation = max(self._past_incarnation, self.incarnation)
         self.incarnation = 0
         self._admitted_in = 0
         self.fenced = self.ready = False
@@ -156,12 +159,17 @@ class MemberCore:
                 return [Tell(Fetch())]
             case Evicted() if message.incarnation == self.incarnation and self.admitted:
                 return self._fence(message.reason)
-            case Evicted() if self.incarnation == 0 and message.replica == self.replica:
-                # The registration itself is void: this life was over before it began.
+            case Evicted() if self._void_before_it_began(message):
+                self.incarnation = message.incarnation
                 return self._fence(message.reason)
             case Ended():
                 return [JobOver(message.outcome)]
         return []
+
+    def _void_before_it_began(self, message: Evicted) -> bool:
+        """Our registration was admitted and evicted before we heard of either (and it is not an old one)."""
+        ours = message.replica == self.replica and message.incarnation > self._past_incarnation
+        return self.incarnation == 0 and ours
 
     def frame(self, frame: Frame) -> list[MemberAction]:
         """Something from a peer: drop it, hold it or deliver it."""
@@ -178,6 +186,10 @@ class MemberCore:
 
     def _hold(self, frame: Frame) -> list[MemberAction]:
         self._held.append(frame)
+        if frame.view <= self._fetching:
+            return []
+        # Asked for once; should that be lost, the next report is answered with the number, and we ask again.
+        self._fetching = frame.view
         return [Tell(Fetch())]
 
     def _admitted(self, message: Admitted) -> list[MemberAction]:
@@ -199,6 +211,7 @@ class MemberCore:
         self.unreachable &= {member.replica for member in view.members}
         actions: list[MemberAction] = [Adopt(view)]
         held, self._held = self._held, deque(maxlen=HELD_FRAMES)
+        self._fetching = 0
         for frame in held:
             actions += self.frame(frame)
         return actions + self.tell(now)

@@ -77,11 +77,14 @@ class Beat(Message, frozen=True, kw_only=True):
 
 
 class BeatAck(Message, frozen=True, kw_only=True):
-    """The leader: heard. `noted` are departures that are committed and need not be told again."""
+    """The leader: heard."""
 
     number: int
     view: int
     noted: tuple[int, ...] = ()
+    """Departures that are committed and need not be told again."""
+    evicted: tuple[int, ...] = ()
+    """Processes that run although their incarnation is void; replace those that do not rejoin."""
 
 
 class Register(Message, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from outlast.errors import ConfigError
 
+MOST_DOUBLINGS = 30
+
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
@@ -20,7 +22,7 @@ class RestartPolicy:
     limit_unjoined: int = 2
     """The same for lives that ended before joining, as long as no life of the replica ever joined."""
     first_delay_s: float = 0.1
-    """Wait before the second restart in a row; each further one waits twice as long."""
+    """Wait after the first short life; each further one in a row waits twice as long."""
     longest_delay_s: float = 30.0
     """Bound on that wait."""
     healthy_after_s: float = 10.0
@@ -54,8 +56,5 @@ class RestartCount:
         limit = self._policy.limit if self.ever_joined else self._policy.limit_unjoined
         if self.short_lives >= limit:
             return None
-        if self.short_lives == 1 and joined:
-            return 0.0
-        return float(
-            min(self._policy.longest_delay_s, self._policy.first_delay_s * 2 ** (self.short_lives - 1))
-        )
+        doublings = min(self.short_lives - 1, MOST_DOUBLINGS)
+        return min(self._policy.longest_delay_s, self._policy.first_delay_s * 2.0**doublings)

@@ -33,7 +33,7 @@ class Removal:
     standing: Standing
     cause: str
     proven: bool
-    """Whether its process is known to have exited, rather than suspected or asked to go."""
+    """Whether it is known to be gone or to be going, rather than suspected."""
 
 
 @dataclass(kw_only=True)
@@ -142,6 +142,9 @@ class _Draft:
     def admit(self, arrivals: dict[int, Register]) -> None:
         for replica, register in sorted(arrivals.items()):
             before = self.seats.get(replica)
+            if before is not None and before.process == register.process and not _runs(before):
+                # It has exited since it registered.
+                continue
             incarnation = before.incarnation + 1 if before else 1
             self.seats[replica] = Seat(
                 replica=replica,
@@ -167,9 +170,10 @@ class _Draft:
     def form(self, form_now: bool) -> None:
         """Begin a lineage from the learners when no member is left to learn from."""
         learners = self.learners()
-        if self.members() or not learners or self._finishing():
+        if self.members() or not learners or (self.lineage and self._finished()):
             return
-        if len(learners) < self.base.spec.replicas and not form_now:
+        awaited = self.base.spec.replicas - (0 if self.lineage else self._finished())
+        if len(learners) < awaited and not form_now:
             return
         for seat in learners:
             self._set_member(seat)
@@ -180,8 +184,8 @@ class _Draft:
     def _set_member(self, seat: Seat) -> None:
         self.seats[seat.replica] = msgspec.structs.replace(seat, standing=Standing.MEMBER)
 
-    def _finishing(self) -> bool:
-        return any(seat.standing is Standing.FINISHED for seat in self.seats.values())
+    def _finished(self) -> int:
+        return sum(seat.standing is Standing.FINISHED for seat in self.seats.values())
 
     def conclude(self, gave_up: GaveUp | None) -> None:
         if gave_up is not None:
@@ -191,8 +195,13 @@ class _Draft:
                 replica=gave_up.replica,
                 last_words=gave_up.last_words,
             )
-        elif self._finishing() and not self.members() and len(self.seats) >= self.base.spec.replicas:
+        elif self._finished() and not self.members() and self._nothing_to_come():
             self.outcome = Outcome(finished=True, reason="all work is done")
+
+    def _nothing_to_come(self) -> bool:
+        """A lineage is done with its last member; a job whose replicas never joined, with the last one."""
+        everybody = len(self.seats) >= self.base.spec.replicas
+        return self.lineage > 0 or (everybody and not self.learners())
 
     def finished(self) -> Membership:
         view = self._view()
@@ -227,3 +236,7 @@ class _Draft:
             slices=slices(replicas, before.slices or None) if replicas else (),
             cause="; ".join(self.causes)[:CAUSE_LIMIT],
         )
+
+
+def _runs(seat: Seat) -> bool:
+    return seat.standing not in (Standing.GONE, Standing.FINISHED)

@@ -97,8 +97,6 @@ class _Life:
     started_at: float
     sample: Sample = field(default_factory=Sample)
     pace: Pace = field(default_factory=Pace)
-    in_view: bool = False
-    """Whether a view has held its present incarnation."""
     evicted_at: float | None = None
     killed: bool = False
 
@@ -152,12 +150,11 @@ class AgentCore:
             if life is None:
                 continue
             if sample.incarnation != life.sample.incarnation:
-                life.in_view, life.evicted_at = False, None
+                life.evicted_at = None
                 life.pace = Pace()
             life.sample = sample
             if sample.phase is not Phase.STARTING:
                 life.pace.note(sample.step, now)
-            self._follow(replica, life, now)
 
     def exited(self, replica: int, process: int, ending: Exit, now: float) -> list[AgentAction]:
         life = self._lives.get(replica)
@@ -166,8 +163,10 @@ class AgentCore:
         del self._lives[replica]
         how = "leaves" if self.leaving else "has finished" if ending.clean else ending.how
         finished = ending.clean and not self.leaving
+        if self.outcome is not None:
+            return []
         self._departures[process] = Departure(replica=replica, process=process, how=how, finished=finished)
-        if not finished and not self.leaving and self.outcome is None:
+        if not finished and not self.leaving:
             self._plan_restart(replica, life, ending, now)
         return self.beat(now)
 
@@ -183,12 +182,15 @@ class AgentCore:
             case BeatAck():
                 for process in message.noted:
                     self._departures.pop(process, None)
+                for life in self._lives.values():
+                    if life.process not in message.evicted:
+                        life.evicted_at = None
+                    elif life.evicted_at is None:
+                        life.evicted_at = now
                 if message.view > self.view.number:
                     return [TellCoordinator(Fetch())]
             case ViewNews() if message.view.number > self.view.number:
                 self.view = message.view
-                for replica, life in self._lives.items():
-                    self._follow(replica, life, now)
             case Check():
                 return self.beat(now)
             case Ended() if self.outcome is None:
@@ -247,24 +249,17 @@ class AgentCore:
             often = f"{tries} times in a row" if tries > 1 else "at once"
             self._gave_up = GaveUp(
                 replica=replica,
-                reason=f"replica {replica} {ending.how}, {often}; its last words follow",
+                reason=f"replica {replica} {ending.how}, {often}; its last words:",
                 last_words=ending.last_words[-LAST_WORDS_LIMIT:],
             )
-
-    def _follow(self, replica: int, life: _Life, now: float) -> None:
-        """Notice when a view that held this incarnation is followed by one that does not."""
-        if life.sample.incarnation == 0:
-            return
-        if self.view.holds(replica, life.sample.incarnation):
-            life.in_view, life.evicted_at = True, None
-        elif life.in_view and life.evicted_at is None:
-            life.evicted_at = now
 
     def _replace_evicted(self, now: float) -> list[AgentAction]:
         """Kill replicas that were evicted and do not come back by themselves."""
         actions: list[AgentAction] = []
+        if self.leaving or self.outcome is not None:
+            return actions
         for replica, life in self._lives.items():
-            if life.evicted_at is None or life.killed or self.leaving:
+            if life.evicted_at is None or life.killed:
                 continue
             stopped = life.sample.stopped_s > 0
             linger = self._timing.linger_stopped_s if stopped else self._timing.linger_s

@@ -105,7 +105,7 @@ class Checkers:
             if now is None or not seat.present or now.standing is not Standing.EVICTED:
                 continue
             self._require(
-                self._sim.excused(seat.replica),
+                self._sim.excused(seat),
                 f"replica {seat.replica} is evicted, but nothing has happened to it: {after.view.cause}",
             )
         doubted = {seat.replica for seat in after.seats.values() if seat.standing is Standing.EVICTED}

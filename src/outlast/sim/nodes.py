@@ -111,13 +111,12 @@ class AgentNode(Node):
     def receive(self, message: Message) -> None:
         self._perform(self.core.received(message, self._sim.world.now))
 
-    def child_exited(self, node: ReplicaNode, how: str) -> None:
+    def child_exited(self, node: ReplicaNode, ending: Exit) -> None:
         """The kernel tells the parent at once (or when it wakes)."""
-        self._sim.world.after(0.0005, self, self._reap, node, how)
+        self._sim.world.after(0.0005, self, self._reap, node, ending)
 
-    def _reap(self, node: ReplicaNode, how: str) -> None:
+    def _reap(self, node: ReplicaNode, ending: Exit) -> None:
         self.running.pop(node.replica, None)
-        ending = Exit(how=how, killed=True)
         self._perform(self.core.exited(node.replica, node.process, ending, self._sim.world.now))
 
     def _perform(self, actions: list[supervision.AgentAction]) -> None:
@@ -136,6 +135,11 @@ class AgentNode(Node):
                         self._sim.network.datagram(
                             self, coordinator, coordinator.receive, self, action.message
                         )
+                case supervision.JobEnded():
+                    self._sim.world.note(self.name, f"hears that the job is over: {action.outcome.reason}")
+                    for node in self.running.values():
+                        self._sim.world.crash(node)
+                    self.running.clear()
                 case _:
                     pass
 
@@ -183,7 +187,7 @@ class ReplicaNode(Node):
     def kill(self, how: str) -> None:
         if self.up:
             self._sim.world.crash(self)
-            self.agent.child_exited(self, how)
+            self.agent.child_exited(self, Exit(how=how, killed=True))
 
     def sample(self, now: float) -> Sample:
         if self.paused and self._paused_since is None:
@@ -285,6 +289,11 @@ class ReplicaNode(Node):
         self.step = max(heard[replica] for replica in members) + 1
         self.completed_at = self._sim.world.now
         self._sim.checkers.completed(self, self.step)
+        if self.step >= self._sim.last_step:
+            self._sim.world.note(self.name, f"has done all its work, step {self.step}")
+            self._sim.world.crash(self)
+            self.agent.child_exited(self, Exit(how="has finished", clean=True))
+            return
         del barrier.heard[barrier.attempt]
         barrier.attempt += 1
         barrier.sent = False
