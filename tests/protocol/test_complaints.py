@@ -79,9 +79,21 @@ def test_a_complaint_that_is_missing_from_the_next_report_is_withdrawn() -> None
     complaints.note(0, {1, 2}, 0.0)
     complaints.note(0, {2}, 0.5)
     assert complaints.verdict(ALL, 0.5) == [2]
-    # Taken up again, the withdrawn one starts from the beginning.
-    complaints.note(0, {1, 2}, 0.6)
-    assert complaints.verdict(ALL, 0.7) == [2]
+
+
+def test_a_complaint_that_is_taken_up_again_starts_from_the_beginning() -> None:
+    complaints = Complaints(HOLDS_S, COUNTS_AFTER_S)
+    complaints.note(0, {1}, 0.0)
+    complaints.note(0, (), 0.4)
+    complaints.note(0, {1}, 0.5)
+    assert complaints.verdict(ALL, 0.7) == []
+
+
+def test_young_complaints_open_no_case_but_weigh_in_one() -> None:
+    complaints = Complaints(HOLDS_S, COUNTS_AFTER_S)
+    complaints.note(2, {0}, 0.0)
+    complaints.note(2, {0, 1}, 0.45)
+    assert complaints.verdict(ALL, 0.5) == [2], "cut off from both, although it accused one of them first"
 
 
 def test_withdrawing_ones_own_complaint_leaves_those_of_others() -> None:

@@ -111,7 +111,11 @@ def test_a_life_is_cold_until_it_has_made_a_few_steps() -> None:
 
 
 def test_steps_that_the_looker_missed_count_too() -> None:
-    assert paced((0.0, 0), (1.0, 10)).step_s == pytest.approx(0.1)
+    assert paced(*((float(second), 10 * second) for second in range(7))).step_s == pytest.approx(0.1)
+
+
+def test_a_joiner_that_jumps_to_the_others_step_is_not_warm_for_that() -> None:
+    assert paced((0.0, 0), (0.1, 500)).step_s == 0.0
 
 
 def test_looking_often_does_not_make_a_run_look_fast() -> None:

@@ -343,3 +343,10 @@ def test_what_ends_after_the_job_has_ended_needs_no_agreement() -> None:
     core.received(Ended(outcome=OUTCOME), 1.0)
     assert core.exited(0, core.living()[0], CLEAN, 1.1) == []
     assert core.settled
+
+
+def test_an_evicted_replica_that_hangs_is_replaced_sooner() -> None:
+    core = agent(0)
+    evicted_at(core, 5.0)
+    core.sampled({0: Sample(incarnation=1, phase=Phase.COMPUTING, quiet_s=TIMING.detect_within_s)}, 5.0)
+    assert kills(core.tick(5.0 + TIMING.linger_still_s)) != []

@@ -56,6 +56,7 @@ class CoordinatorService:
         self._trespasses = 0
         self._trouble = ""
         self._failed_loads = 0
+        self._askers: dict[Stream[Message], None] = {}
         self._broken: asyncio.Future[None] | None = None
 
     async def run(self, where: str | socket.socket) -> None:
@@ -93,6 +94,7 @@ class CoordinatorService:
                     self._handle(Received(stream, message))
         finally:
             del self._streams[stream]
+            self._askers.pop(stream, None)
             self._handle(Disconnected(stream))
 
     def _answer(self, stream: Stream[Message]) -> None:
@@ -103,6 +105,9 @@ class CoordinatorService:
         status = self._core.status(asyncio.get_running_loop().time(), rejected)
         if status is not None:
             stream.send(status)
+        else:
+            # It is not known yet how things stand; whoever asked is told as soon as it is.
+            self._askers[stream] = None
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Loaded | LoadFailed):
@@ -116,6 +121,10 @@ class CoordinatorService:
             # agreed state is in the store; a fresh process starts from there.
             if self._broken is not None and not self._broken.done():
                 self._broken.set_exception(error)
+        if self._askers and self._core.leading:
+            askers, self._askers = self._askers, {}
+            for stream in askers:
+                self._answer(stream)
         if self._core.trouble != self._trouble:
             self._trouble = self._core.trouble
             if self._trouble:

@@ -7,8 +7,9 @@ side with more complaints against it leaves.
 
 Complaints are edges of a graph; the fewest members have to go so that no edge is left. We take the member on
 most edges first: one that is cut off from many touches many edges, whether it complains, is complained about,
-or both. Ties fall on the one that more others accuse, then on the higher replica id, so that every leader
-that sees the same complaints decides the same.
+or both. A case is opened by a complaint that has been upheld long enough, and decided by all there are: who
+happened to complain first must not tip the scales. Ties fall on the one that more others accuse, then on the
+higher replica id, so that every leader that sees the same complaints decides the same.
 """
 
 from collections.abc import Iterable
@@ -48,17 +49,15 @@ class Complaints:
         """Who has to leave so that those who stay can all reach each other."""
         for edge in [edge for edge, last in self._last.items() if now - last > self._holds_s]:
             self._drop(edge)
-        edges = {
-            edge
-            for edge, since in self._since.items()
-            if now - since >= self._counts_after_s and edge[0] in members and edge[1] in members
-        }
+        edges = {edge for edge in self._since if edge[0] in members and edge[1] in members}
+        due = {edge for edge in edges if now - self._since[edge] >= self._counts_after_s}
         leaving: list[int] = []
-        while edges:
-            candidates = {replica for edge in edges for replica in edge}
+        while due:
+            candidates = {replica for edge in due for replica in edge}
             worst = max(candidates, key=lambda r: (_degree(edges, r), _accusers(edges, r), r))
             leaving.append(worst)
             edges = {edge for edge in edges if worst not in edge}
+            due &= edges
         return leaving
 
     def _drop(self, edge: tuple[int, int]) -> None:

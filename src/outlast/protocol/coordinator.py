@@ -148,6 +148,7 @@ class CoordinatorCore:
         self._in_flight: Commit | None = None
         self._awake_at: float | None = None
         self._senders: dict[int, Hashable] = {}
+        self._told_anew = False
 
     @property
     def leading(self) -> bool:
@@ -176,6 +177,11 @@ class CoordinatorCore:
             actions += self._office_changed(now)
         if isinstance(event, Tick) or not isinstance(event, Received | Disconnected):
             actions += self._retry_load(now)
+        if isinstance(event, Received) and not self._told_anew:
+            # Nothing new was said. What only time brings out is looked for at every tick, so that the cost of
+            # a message does not grow with the size of the job.
+            return actions
+        self._told_anew = False
         return actions + self._decide(now)
 
     def status(self, now: float, rejected: dict[str, int]) -> Status | None:
@@ -240,7 +246,7 @@ class CoordinatorCore:
 
     def _beat(self, sender: Hashable, beat: Beat, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None
-        self.evidence.note_beat(sender, beat, now)
+        self._told_anew |= self.evidence.note_beat(sender, beat, now)
         seats = self.membership.seats
         ack = BeatAck(
             number=beat.number,
@@ -259,6 +265,7 @@ class CoordinatorCore:
     def _register(self, sender: Hashable, register: Register, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None
         self.evidence.note_register(sender, register, now)
+        self._told_anew = True
         seat = self.membership.seats.get(register.replica)
         return self._welcome(sender, register, seat) if seat is not None else []
 
@@ -288,6 +295,7 @@ class CoordinatorCore:
             return [Send(sender, self._evicted(report.replica, report.incarnation))]
         self._senders[seat.replica] = sender
         actions: list[Action] = [Send(sender, ReportAck(view=self.membership.view.number))]
+        self._told_anew |= report != self.evidence.reports.get(report.replica)
         if self.evidence.note_report(report, now):
             for accused in report.unreachable:
                 actions += self._check(self.membership.seats.get(accused))

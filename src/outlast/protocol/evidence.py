@@ -73,7 +73,8 @@ class Evidence:
                 self._hear(now)
                 self._report_heard_at[message.replica] = now
 
-    def note_beat(self, sender: Hashable, beat: Beat, now: float) -> None:
+    def note_beat(self, sender: Hashable, beat: Beat, now: float) -> bool:
+        """Take a beat; says whether it holds proof of anything, rather than signs that need time to count."""
         self._hear(now)
         for departure in beat.departures:
             self._note_departure(departure, now)
@@ -85,6 +86,8 @@ class Evidence:
         elif picture.newer(beat):
             picture.sender, picture.beat = sender, beat
             picture.history.heard(now)
+            return bool(beat.departures) or beat.gave_up is not None
+        return True
 
     def _note_departure(self, departure: Departure, now: float) -> None:
         known = self._departures.get(departure.replica)

@@ -49,7 +49,8 @@ class Pace:
     @property
     def step_s(self) -> float:
         """The mean time of the last few steps; 0 while the life is cold."""
-        if self._steps_made < WARM_AFTER_STEPS:
+        # A joiner jumps to the step of the others, so steps count only as far as changes were seen.
+        if min(self._steps_made, len(self._changes) - 1) < WARM_AFTER_STEPS:
             return 0.0
         (first_at, first), (last_at, last) = self._changes[0], self._changes[-1]
         return max(0.0, (last_at - first_at) / (last - first)) if last > first else 0.0

@@ -261,9 +261,13 @@ class AgentCore:
         for replica, life in self._lives.items():
             if life.evicted_at is None or life.killed:
                 continue
-            stopped = life.sample.stopped_s > 0
-            linger = self._timing.linger_stopped_s if stopped else self._timing.linger_s
-            if now - life.evicted_at >= linger:
+            if now - life.evicted_at >= self._linger_s(life.sample):
                 life.killed = True
                 actions.append(KillReplica(replica, life.process, "was evicted and did not come back"))
         return actions
+
+    def _linger_s(self, sample: Sample) -> float:
+        if sample.stopped_s > 0:
+            return self._timing.linger_stopped_s
+        still = sample.quiet_s >= self._timing.detect_within_s
+        return self._timing.linger_still_s if still else self._timing.linger_s

@@ -98,6 +98,11 @@ class Timing:
         return self.detect_within_s * 2
 
     @property
+    def linger_still_s(self) -> float:
+        """The same for one whose training thread has not moved for a whole window: it hangs."""
+        return self.detect_within_s / 4
+
+    @property
     def linger_stopped_s(self) -> float:
         """The same for a stopped one, which somebody may be about to wake."""
         return self.detect_within_s * 10
