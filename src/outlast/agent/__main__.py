@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from outlast.agent.service import AgentService
-from outlast.errors import OutlastError
+from outlast.agent.service import NO_SPACE, AgentService
+from outlast.errors import OutlastError, StoreError, StoreFull
 from outlast.kinship import die_with_parent
 from outlast.wire.rundir import RunDirectory
 
@@ -61,6 +61,9 @@ def main(argv: list[str] | None = None) -> int:
     except OutlastError as error:
         print(f"agent: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"agent: {arguments.run} cannot be used: {error}", file=sys.stderr)
+        return StoreFull.exit_code if error.errno in NO_SPACE else StoreError.exit_code
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import stat
 
 BACKLOG_BYTES = 1 << 20
+DRAIN_WITHIN_S = 1.0
 
 
 class Mouthpiece:
@@ -25,16 +26,33 @@ class Mouthpiece:
 
     def say(self, line: str) -> None:
         encoded = line.encode(errors="replace") + b"\n"
-        if len(self._backlog) + len(encoded) > BACKLOG_BYTES:
+        # With lines left out already, none is kept until there is ample room: one note for many lines.
+        room = BACKLOG_BYTES // 2 if self._left_out else BACKLOG_BYTES
+        if len(self._backlog) + len(encoded) > room:
             self._left_out += 1
             return
-        if self._left_out:
-            self._backlog += f"… {self._left_out} lines are left out here; the logs have them\n".encode()
-            self._left_out = 0
         waiting = bool(self._backlog)
+        if self._left_out:
+            self._note_left_out()
         self._backlog += encoded
         if not waiting:
             self._flush()
+
+    def _note_left_out(self) -> None:
+        self._backlog += f"… {self._left_out} lines are left out here; the logs have them\n".encode()
+        self._left_out = 0
+
+    async def drain(self) -> None:
+        """At the end there is a little time for what is still kept."""
+        if self._left_out:
+            waiting = bool(self._backlog)
+            self._note_left_out()
+            if not waiting:
+                self._flush()
+        for _ in range(int(DRAIN_WITHIN_S / 0.01)):
+            if not self._backlog:
+                break
+            await asyncio.sleep(0.01)
 
     def _flush(self) -> None:
         loop = asyncio.get_running_loop()

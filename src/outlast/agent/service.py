@@ -5,8 +5,10 @@ is gone; what happened meanwhile is told when it is back. Only the end of the jo
 """
 
 import asyncio
+import errno
 import logging
 import os
+from pathlib import Path
 
 from outlast.agent.mouthpiece import Mouthpiece
 from outlast.agent.output import Output
@@ -33,6 +35,8 @@ from outlast.wire.streams import Stream, connect
 
 DIAL_WITHIN_S = 2.0
 DIAL_AGAIN_S = 0.05
+ROOM_AGAIN_S = 0.5
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +68,7 @@ class AgentService:
         self._stream: Stream[Message] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
+        self._failure: BaseException | None = None
         self._speak = {"stdout": Mouthpiece(1), "stderr": Mouthpiece(2)}
         self._width = len(str(self._run.spec.replicas - 1))
 
@@ -81,6 +86,10 @@ class AgentService:
                 await self._nursery.close(self._grace_s if self._core.outcome is None else 1.0)
                 for watch in self._watches.values():
                     watch.close()
+                for mouthpiece in self._speak.values():
+                    await mouthpiece.drain()
+        if self._failure is not None:
+            raise self._failure
         return self._core.outcome
 
     def preempt(self) -> None:
@@ -113,7 +122,8 @@ class AgentService:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("the agent failed", exc_info=task.exception())
+            # It may have lost track of its replicas. They end with it, and the next agent starts them again.
+            self._failure = task.exception()
             self._over.set()
 
     async def _tick(self) -> None:
@@ -179,7 +189,12 @@ class AgentService:
     async def _live(self, replica: int, process: int) -> None:
         """One life of one replica, from its start to the report of its end."""
         page = self._home / f"replica-{replica}.page"
-        watch = ReplicaWatch(page)
+        try:
+            watch = await self._begin_watch(replica, page)
+        except OSError as error:
+            ending = Exit(how="could not be started", last_words=str(error))
+            self._perform(self._core.exited(replica, process, ending, self._now()))
+            return
         self._watches[replica] = watch
         output = Output(replica, log=self._directory.log(replica), sink=self._sink)
         handover = Handover(
@@ -198,7 +213,7 @@ class AgentService:
                 cwd=self._run.working_directory,
                 output=output,
             )
-        except JobFailed as error:
+        except (OSError, JobFailed) as error:
             ending = Exit(how="could not be started", last_words=str(error))
         else:
             watch.born(started.pid)
@@ -217,6 +232,20 @@ class AgentService:
         del self._watches[replica]
         watch.close()
         self._perform(self._core.exited(replica, process, ending, self._now()))
+
+    async def _begin_watch(self, replica: int, page: Path) -> ReplicaWatch:
+        """A full disk is no fault of the replica's: wait for room instead of counting it as a failure."""
+        said = False
+        while True:
+            try:
+                return ReplicaWatch(page)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                if not said:
+                    said = True
+                    self._narrate(replica, f"cannot be started yet: {error.strerror} for {page}")
+            await asyncio.sleep(ROOM_AGAIN_S)
 
     def _sink(self, replica: int, stream: str, line: str) -> None:
         self._speak[stream].say(f"[{replica:>{self._width}}] {line}")

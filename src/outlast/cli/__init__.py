@@ -1,6 +1,7 @@
 """The `outlast` command: one file per subcommand, imported only when it is asked for."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -15,6 +16,7 @@ COMMANDS = {
     "coordinator": "decide membership (started by `run`)",
 }
 
+INTERRUPTED = 130
 EXIT_CODES = """exit codes:
   0  finished                    6  no space left for the coordinator's store
   1  an error in Outlast itself  7  the coordinator's store is damaged
@@ -26,6 +28,7 @@ EXIT_CODES = """exit codes:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
+    _open_streams()
     parser = argparse.ArgumentParser(
         prog="outlast",
         description="PyTorch training that outlasts its machines.",
@@ -45,14 +48,23 @@ def main(argv: list[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr if rest else sys.stdout)
         return 2
-    command: Callable[[list[str]], int] = import_module(f"outlast.cli.{options.command}").main
     try:
+        command: Callable[[list[str]], int] = import_module(f"outlast.cli.{options.command}").main
         return command(arguments[1:])
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except OutlastError as error:
+        print(f"outlast: {error}", file=sys.stderr)
         if isinstance(error, ScriptFailed) and error.last_words:
             print(_indented(error.last_words), file=sys.stderr)
-        print(f"outlast: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _open_streams() -> None:
+    """A shell or a scheduler may have closed our output; what is said then goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (it stays open to the end)
 
 
 def _indented(text: str) -> str:

@@ -139,7 +139,8 @@ def _locate(program: list[str]) -> tuple[list[str], Path | None]:
         return program, Path(spec.origin) if spec.origin else None
     script = Path(program[0])
     if not script.exists():
-        raise ScriptNotFound(f"there is no script {program[0]} (looked in {Path.cwd()})")
+        where = "" if script.is_absolute() else f" in {Path.cwd()}"
+        raise ScriptNotFound(f"there is no script {program[0]}{where}")
     if not script.is_file():
         raise ScriptNotFound(f"{program[0]} is not a file; give the script itself, or -m and a module")
     return [str(script.absolute()), *program[1:]], script

@@ -8,11 +8,11 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from outlast.errors import CoordinatorLost
-from outlast.protocol.messages import Ended, Status
+from outlast.errors import CoordinatorLost, PeerRejected, ProtocolError
+from outlast.protocol.messages import Status
 from outlast.run.display import render
-from outlast.run.home import find_run, home
-from outlast.run.observer import observing, watch
+from outlast.run.home import alive, find_run, home
+from outlast.run.observer import observing
 from outlast.wire.rundir import RunDirectory
 
 ANSWER_WITHIN_S = 3.0
@@ -26,13 +26,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args(argv)
     directory = find_run(options.run, home())
-    try:
-        if options.watch:
-            asyncio.run(_watch(directory))
-        else:
-            _show(asyncio.run(_ask(directory)), as_json=options.json)
-    except KeyboardInterrupt:
-        return 130
+    if options.watch:
+        asyncio.run(_watch(directory))
+    else:
+        _show(asyncio.run(_ask(directory)), as_json=options.json)
     return 0
 
 
@@ -45,7 +42,8 @@ async def _ask(directory: RunDirectory) -> Status:
             async for message in stream:
                 if isinstance(message, Status):
                     return message
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, PeerRejected, ProtocolError):
+        # If somebody else has the port now, the run is over all the same.
         pass
     raise CoordinatorLost(
         f"nobody answers for the run {directory.name}: it has ended, or its coordinator is being restarted"
@@ -55,13 +53,14 @@ async def _ask(directory: RunDirectory) -> Status:
 async def _watch(directory: RunDirectory) -> None:
     status = await _ask(directory)
     with Live(render(status), console=Console(highlight=False), refresh_per_second=8) as live:
-        async for message in watch(directory, "status", ASK_EVERY_S):
-            if isinstance(message, Status):
-                live.update(render(message))
-                if message.outcome is not None:
+        while status.outcome is None:
+            await asyncio.sleep(ASK_EVERY_S)
+            try:
+                status = await _ask(directory)
+            except CoordinatorLost:
+                if not alive(directory.read()):
                     return
-            if isinstance(message, Ended):
-                return
+            live.update(render(status))
 
 
 def _show(status: Status, *, as_json: bool) -> None:

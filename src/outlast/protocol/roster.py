@@ -200,8 +200,7 @@ class _Draft:
 
     def _nothing_to_come(self) -> bool:
         """A lineage is done with its last member; a job whose replicas never joined, with the last one."""
-        everybody = len(self.seats) >= self.base.spec.replicas
-        return self.lineage > 0 or (everybody and not self.learners())
+        return self.lineage > 0 or self._finished() == self.base.spec.replicas
 
     def finished(self) -> Membership:
         view = self._view()

@@ -2,7 +2,8 @@
 
 A child that was killed is replaced at once, because any process may die at any time. A child that ends by
 itself with an error, before it was ever of use or again and again, has something to say: it is not replaced,
-its message is the launcher's, and so is its exit code.
+its message is the launcher's, and so is its exit code. One that had been of use for a while starts afresh: an
+agent or a coordinator that no longer trusts itself ends, so that the next one begins from what is on disk.
 """
 
 import asyncio
@@ -11,9 +12,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from outlast.errors import StoreFull
+
 RESTARTS = 20
 RESTART_WINDOW_S = 60.0
-LAST_LINES = 30
+USEFUL_AFTER_S = 5.0
+"""Who ends with an error sooner than this would most likely do so again."""
+SPACE_AGAIN_S = 1.0
 
 
 class Child:
@@ -26,16 +31,20 @@ class Child:
         arguments: Sequence[str],
         *,
         pass_fds: Sequence[int] = (),
+        final: Sequence[int] = (0,),
         on_line: Callable[[str, str], None],
     ) -> None:
+        """`final` are the exit codes with which the role itself is over, however long it was filled."""
         self.name = name
+        self._final = frozenset(final)
         self._command = [sys.executable, "-m", module, *arguments, "--parent", str(os.getpid())]
         self._pass_fds = tuple(pass_fds)
         self._on_line = on_line
         self._process: asyncio.subprocess.Process | None = None
         self._deaths: deque[float] = deque(maxlen=RESTARTS)
-        self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._stopping = False
+        self._last_line = ""
+        self._stopping: int | None = None
+        self._was_useful = False
         self.restarts = 0
 
     @property
@@ -44,17 +53,27 @@ class Child:
 
     async def run(self) -> int:
         """Keep the role filled; returns the status of the process that ended it."""
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             status = await self._once()
-            if status >= 0 or self._stopping or self._too_often():
+            if status == StoreFull.exit_code and self._was_useful and self._stopping is None:
+                # Space may be made; until then steps go on and nothing is decided.
+                await asyncio.sleep(SPACE_AGAIN_S)
+                continue
+            self._was_useful |= loop.time() - began >= USEFUL_AFTER_S
+            hopeless = status > 0 and loop.time() - began < USEFUL_AFTER_S
+            if status in self._final or hopeless or self._stopping is not None or self._too_often():
                 return status
             self.restarts += 1
 
-    def last_words(self) -> str:
-        return "\n".join(self._last)
+    def last_line(self) -> str:
+        """The last that it said on standard error, which has been shown already."""
+        return self._last_line.removeprefix(f"{self.name}: ") or "it did not say why"
 
     def signal(self, number: int) -> None:
-        self._stopping = True
+        """Send a signal that is meant to end the role: nobody fills it after that."""
+        self._stopping = number
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
@@ -70,6 +89,9 @@ class Child:
             limit=1 << 20,
         )
         assert self._process.stdout is not None and self._process.stderr is not None
+        if self._stopping is not None:
+            # It was asked to end while it was being started.
+            self._process.send_signal(self._stopping)
         readers = [
             asyncio.ensure_future(self._read(self._process.stdout, "stdout")),
             asyncio.ensure_future(self._read(self._process.stderr, "stderr")),
@@ -91,7 +113,7 @@ class Child:
                 return
             text = line.decode(errors="replace").rstrip("\n")
             if stream == "stderr":
-                self._last.append(text)
+                self._last_line = text
             self._on_line(stream, text)
 
     def _too_often(self) -> bool:

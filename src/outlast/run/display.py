@@ -4,10 +4,10 @@ Both are driven by the same few calls. All printing happens in a thread of its o
 a terminal that stands still must never hold up the launcher, which has processes to look after.
 """
 
-import contextlib
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -48,22 +48,39 @@ class Display(Protocol):
 class Printer:
     """Calls what it is given, one after the other, in its own thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, say_left_out: Callable[[str], None]) -> None:
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(QUEUED_LINES)
+        self._say_left_out = say_left_out
+        self._left_out = 0
         self._thread = threading.Thread(target=self._run, name="outlast-printer", daemon=True)
         self._thread.start()
 
     def put(self, job: Callable[[], None]) -> None:
-        # The replicas' logs have every line; a terminal that is this far behind does without some.
-        with contextlib.suppress(queue.Full):
+        # The replicas' logs have every line; a terminal that is this far behind does without some, until half
+        # of what waits has been printed, so that one note stands for many lines.
+        if self._left_out and self._queue.qsize() > QUEUED_LINES // 2:
+            self._left_out += 1
+            return
+        try:
+            self._note_left_out()
             self._queue.put_nowait(job)
+        except queue.Full:
+            self._left_out += 1
 
     def close(self, within_s: float = 2.0) -> None:
+        deadline = time.monotonic() + within_s
         try:
-            self._queue.put(None, timeout=within_s)
+            self._note_left_out(within_s)
+            self._queue.put(None, timeout=max(0.0, deadline - time.monotonic()))
         except queue.Full:
             return
-        self._thread.join(within_s)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _note_left_out(self, within_s: float = 0.0) -> None:
+        if self._left_out:
+            note = f"… {self._left_out} lines are left out here; the logs have them"
+            self._queue.put(lambda: self._say_left_out(note), block=within_s > 0, timeout=within_s or None)
+            self._left_out = 0
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -78,7 +95,7 @@ class PlainDisplay:
     """Lines only: replicas' output where it belongs, our own on standard error."""
 
     def __init__(self) -> None:
-        self._printer = Printer()
+        self._printer = Printer(lambda note: print(note, file=sys.stderr, flush=True))
 
     def line(self, stream: str, text: str) -> None:
         target = sys.stdout if stream == "stdout" else sys.stderr
@@ -101,7 +118,7 @@ class LiveDisplay:
     """A line per replica at the bottom of the terminal, with the replicas' output scrolling above it."""
 
     def __init__(self) -> None:
-        self._printer = Printer()
+        self._printer = Printer(lambda note: self._console.print(note))
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=True)
         self._live.start()
@@ -168,7 +185,7 @@ def render(status: Status) -> Group:
 
 def _doing(seat: Seat, phase: Phase | None) -> str:
     if phase is None:
-        return "starting again" if seat.standing is Standing.GONE else ""
+        return "not running" if seat.standing is Standing.GONE else ""
     return _PHASES[phase]
 
 

@@ -29,11 +29,16 @@ def fresh_name(program: str) -> str:
 
 def alive(run: RunFile) -> bool:
     """Whether the launcher of this run still runs (and is not somebody else who got its number)."""
+    return run.launcher_started > 0 and started_at(run.launcher_pid) == run.launcher_started
+
+
+def started_at(pid: int) -> int:
+    """When a process started, in the kernel's ticks; 0 if there is none."""
     try:
-        command = Path(f"/proc/{run.launcher_pid}/cmdline").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return b"outlast" in command or b"python" in command
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])
 
 
 def find_run(name: str | None, base: Path) -> RunDirectory:

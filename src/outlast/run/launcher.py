@@ -7,18 +7,30 @@ started; if it is asked to stop, it passes that on and waits.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlast.errors import JobFailed, OutlastError, ScriptFailed, StoreFull
+from outlast.errors import (
+    AddressInUse,
+    ConfigError,
+    JobFailed,
+    OutlastError,
+    PeerRejected,
+    ScriptFailed,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    UsageError,
+)
 from outlast.protocol.messages import Ended, Status, ViewNews
 from outlast.protocol.views import JobSpec, Outcome
 from outlast.run.children import Child
 from outlast.run.display import Display
-from outlast.run.home import fresh_name
+from outlast.run.home import fresh_name, started_at
 from outlast.run.observer import watch
 from outlast.wire.address import format_address, listen
 from outlast.wire.rundir import RunDirectory, RunFile
@@ -26,9 +38,18 @@ from outlast.wire.rundir import RunDirectory, RunFile
 ASK_EVERY_S = 0.25
 INTERRUPTED = 130
 TERMINATED = 143
-HEAR_WITHIN_S = 2.0
+HEAR_WITHIN_S = 10.0
+"""How long the news that the agents have may take to reach us, if the coordinator must start again first."""
 END_WITHIN_S = 5.0
 """How long agents have to notice the end of the job by themselves."""
+
+# A coordinator never ends by itself but with these, which starting it again does not mend.
+_COORDINATOR_ENDS = tuple(
+    kind.exit_code for kind in (ConfigError, AddressInUse, StoreFull, StoreDamaged, PeerRejected)
+)
+# An agent ends when the job does, or when it is told to leave.
+_AGENT_ENDS = (0, JobFailed.exit_code)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +107,37 @@ class Launcher:
             threads=options.threads,
             detect_within_s=options.detect_within_s,
             launcher_pid=os.getpid(),
+            launcher_started=started_at(os.getpid()),
         )
         run.timing().validate()
         directory = RunDirectory(options.base / "runs" / spec.name)
         try:
             directory.create(run)
         except FileExistsError:
-            raise JobFailed(
+            raise UsageError(
                 f"there is a run {spec.name!r} already, in {directory.path}: choose another --name"
             ) from None
-        except OSError as error:
-            raise StoreFull(f"the run directory {directory.path} cannot be written: {error}") from None
+        except (OSError, ConfigError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            full = cause.errno in _NO_SPACE
+            advice = "free some space" if full else "set OUTLAST_HOME to a directory that can be"
+            raise (StoreFull if full else StoreError)(
+                f"the run directory {directory.path} cannot be written ({cause.strerror}): {advice}"
+            ) from None
         return directory
 
     async def _supervise(self, directory: RunDirectory, sock: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         fd = sock.fileno()
-        coordinator = self._child(
-            "coordinator", "outlast.coordinator", directory, ["--listen-fd", str(fd)], pass_fds=[fd]
+        coordinator = Child(
+            "coordinator",
+            "outlast.coordinator",
+            ["--run", str(directory.path), "--listen-fd", str(fd)],
+            pass_fds=[fd],
+            final=_COORDINATOR_ENDS,
+            on_line=self._display.line,
         )
         agents = [self._agent(directory, index) for index in range(self._options.agents)]
         self._children = [coordinator, *agents]
@@ -134,17 +168,13 @@ class Launcher:
             loop.remove_signal_handler(signal.SIGTERM)
         return self._conclude(coordinator, agents, statuses)
 
-    def _child(
-        self, name: str, module: str, directory: RunDirectory, more: list[str], pass_fds: list[int]
-    ) -> Child:
-        arguments = ["--run", str(directory.path), *more]
-        return Child(name, module, arguments, pass_fds=pass_fds, on_line=self._display.line)
-
     def _agent(self, directory: RunDirectory, index: int) -> Child:
         mine = range(index, self._options.replicas, self._options.agents)
-        more = ["--name", f"agent-{index}", "--replicas", ",".join(map(str, mine))]
-        more += ["--grace", str(self._options.grace_s)]
-        return self._child(f"agent-{index}", "outlast.agent", directory, more, [])
+        arguments = ["--run", str(directory.path), "--name", f"agent-{index}"]
+        arguments += ["--replicas", ",".join(map(str, mine)), "--grace", str(self._options.grace_s)]
+        return Child(
+            f"agent-{index}", "outlast.agent", arguments, final=_AGENT_ENDS, on_line=self._display.line
+        )
 
     async def _observe(self, directory: RunDirectory) -> None:
         async for message in watch(directory, "launcher", ASK_EVERY_S):
@@ -154,9 +184,15 @@ class Launcher:
                     self._display.view(message.view)
                 case Status():
                     self._display.status(message)
+                    # A coordinator that was started after the end does not announce it again.
+                    self._hear_outcome(message.outcome)
                 case Ended():
-                    self._outcome = message.outcome
-                    self._ended.set()
+                    self._hear_outcome(message.outcome)
+
+    def _hear_outcome(self, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            self._outcome = outcome
+            self._ended.set()
 
     def _interrupt(self, exit_code: int) -> None:
         """The first time: have everybody leave in order. The second time: at once."""
@@ -189,15 +225,17 @@ class Launcher:
             self._display.say("stopped")
             return self._exit_code
         if self._exit_code is not None:
-            raise _Reported(self._exit_code, coordinator.last_words())
-        failed = next((agent for agent, status in zip(agents, statuses, strict=False) if status), None)
-        name = failed.name if failed is not None else "the job"
-        raise JobFailed(f"{name} ended without finishing; see the lines above")
+            raise _Reported(self._exit_code, f"the coordinator cannot go on: {coordinator.last_line()}")
+        failed = [(agent, status) for agent, status in zip(agents, statuses, strict=True) if status > 0]
+        if failed:
+            agent, status = failed[0]
+            raise _Reported(status, f"{agent.name} cannot go on: {agent.last_line()}")
+        raise JobFailed("all agents have left before the work was done")
 
 
 class _Reported(OutlastError):
-    """A child has said already what is wrong; only its exit code is left to pass on."""
+    """A child has said what is wrong; its words and its exit code are passed on."""
 
     def __init__(self, exit_code: int, words: str) -> None:
-        super().__init__(words.removeprefix("coordinator: ") or "the coordinator cannot go on")
+        super().__init__(words)
         self.exit_code = exit_code

@@ -5,11 +5,13 @@
         cluster.kill(2)
         cluster.wait_for_members({0, 1, 3})
 
-Everything lives in a directory of its own and ends with the block, however it is left. Waits are on
+Everything lives in a directory of its own and ends with the block, however it is left: leaving it kills the
+launcher with -9, and it is an error if anything that the job started is then still there. Waits are on
 conditions, with a deadline that says what was missing.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +27,7 @@ from outlast.errors import OutlastError
 from outlast.kinship import children_of
 from outlast.protocol.messages import Status
 from outlast.run.observer import observing
+from outlast.wire.progress import ProgressReader
 from outlast.wire.rundir import RunDirectory
 
 LOOK_EVERY_S = 0.02
@@ -52,7 +55,7 @@ class LocalCluster:
         self._command = [sys.executable, "-m", "outlast", "run", "-n", str(replicas), "--name", "job"]
         self._command += [*options, *arguments]
         self._environment = {**os.environ, **(environment or {}), "OUTLAST_HOME": str(self.home)}
-        self.output = self.home / "output"
+        self._outputs = {"stdout": self.home / "stdout", "stderr": self.home / "stderr"}
         self._show = show
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -66,12 +69,12 @@ class LocalCluster:
         return self._process.pid
 
     def __enter__(self) -> Self:
-        with self.output.open("ab") as output:
+        with self._outputs["stdout"].open("ab") as stdout, self._outputs["stderr"].open("ab") as stderr:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
-                stdout=None if self._show else output,
-                stderr=None if self._show else output,
+                stdout=None if self._show else stdout,
+                stderr=None if self._show else stderr,
                 env=self._environment,
                 start_new_session=True,
             )
@@ -81,16 +84,29 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
-        left = self.processes()
         self._process.kill()
         self._process.wait()
-        _wait_until_gone(left)
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        try:
+            self.wait_until("nothing of the job runs any more", lambda: not self.processes())
+        finally:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self._temporary is not None:
+                self._temporary.cleanup()
 
-    def said(self) -> str:
-        """Everything that has been printed so far."""
-        return self.output.read_text(errors="replace") if self.output.exists() else ""
+    def said(self, stream: str | None = None) -> str:
+        """Everything that has been printed so far, on "stdout", on "stderr", or on both in this order."""
+        paths = [path for name, path in self._outputs.items() if stream in (None, name)]
+        return "".join(path.read_text(errors="replace") for path in paths if path.exists())
+
+    def wait_until(self, what: str, condition: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
+        """Wait for something that need not have to do with the coordinator."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {timeout_s} s\n{self._scene()}")
+            time.sleep(LOOK_EVERY_S)
 
     def wait(self, timeout_s: float = DEADLINE_S) -> int:
         """The exit code of `outlast run`, once it has ended."""
@@ -127,12 +143,31 @@ class LocalCluster:
             time.sleep(LOOK_EVERY_S)
         raise AssertionError(f"{what}: not within {timeout_s} s; the last status was {status}\n{self.said()}")
 
+    def wait_for_steps(self, *replicas: int, more: int = 5) -> None:
+        """Wait until training goes on: each of these replicas makes some more steps."""
+        before = self.steps()
+        wanted = {replica: before.get(replica, 0) + more for replica in replicas}
+        self.wait_until(
+            f"steps {wanted}",
+            lambda: all(self.steps().get(replica, 0) >= step for replica, step in wanted.items()),
+        )
+
     def wait_for_members(self, members: set[int], timeout_s: float = DEADLINE_S) -> Status:
         return self.wait_for(
             f"members {sorted(members)}",
             lambda status: {member.replica for member in status.view.members} == members,
             timeout_s,
         )
+
+    def steps(self) -> dict[int, int]:
+        """Where each replica is, as its progress page says: no coordinator is needed for that."""
+        pages = self.directory.path.glob("agents/*/replica-*.page")
+        return {int(page.stem.removeprefix("replica-")): _step(page) for page in pages}
+
+    def replica_pids(self) -> dict[int, int]:
+        """The processes of all replicas that the coordinator knows to run."""
+        status = self.wait_for("a status", lambda _: True)
+        return {pulse.replica: pulse.pid for pulse in status.pulses}
 
     def replica_pid(self, replica: int) -> int:
         """The process of a replica that runs."""
@@ -155,13 +190,16 @@ class LocalCluster:
         return self._child(f"--name\0agent-{index}")
 
     def processes(self) -> list[int]:
-        """Every process of the job, the launcher included."""
-        found, queue = [], [self.pid]
-        while queue:
-            pid = queue.pop()
-            found.append(pid)
-            queue += children_of(pid)
-        return found
+        """Every living process that the launcher is or started, however far it has run from its parent."""
+        # They are known by what they have inherited; a zombie has nothing left.
+        mark = f"OUTLAST_HOME={self.home}".encode()
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if mark in _bytes(f"/proc/{pid}/environ").split(b"\0")]
+
+    def _scene(self) -> str:
+        """What there is to see when something did not happen."""
+        running = [f"{pid}: {_command_line(pid)}" for pid in self.processes()]
+        return "\n".join([*running, self.said()]).replace("\0", " ")
 
     def _child(self, mark: str) -> int:
         deadline = time.monotonic() + DEADLINE_S
@@ -182,24 +220,20 @@ async def _status(directory: RunDirectory) -> Status | None:
 
 
 def _command_line(pid: int) -> str:
+    return _bytes(f"/proc/{pid}/cmdline").decode(errors="replace")
+
+
+def _bytes(path: str) -> bytes:
+    # A process may end between two looks at it.
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(path).read_bytes()
     except OSError:
-        return ""
+        return b""
 
 
-def _wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        left = [pid for pid in pids if _state(pid) not in ("", "Z")]
-        if not left:
-            return
-        time.sleep(LOOK_EVERY_S)
-    raise AssertionError(f"still running after the launcher was killed: {left}")
-
-
-def _state(pid: int) -> str:
+def _step(page: Path) -> int:
+    reader = ProgressReader(page)
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+        return reader.read().step
+    finally:
+        reader.close()

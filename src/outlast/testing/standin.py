@@ -98,11 +98,11 @@ class StandIn:
 
     def _wait_for_all(self, view: View, round_: int) -> bool:
         self._link.progress.enter(Phase.WAITING)
-        while not self._board.complete(view, round_):
-            if self._link.view is not view or self._link.outcome is not None:
-                return False
+        while self._link.view is view and self._link.outcome is None:
+            if self._board.complete(view, round_):
+                return True
             time.sleep(LOOK_EVERY_S)
-        return True
+        return False
 
     def _left(self) -> bool:
         return self._link.leave_requested and (self._link.fenced is not None or not self._link.is_member)

@@ -38,6 +38,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Intra-op threads of each replica; fixed, because results depend on it."""
     detect_within_s: float = 1.0
     launcher_pid: int = 0
+    launcher_started: int = 0
+    """When that process started, in the kernel's ticks: a number alone may become somebody else's."""
 
     def timing(self) -> Timing:
         return Timing(detect_within_s=self.detect_within_s)

@@ -1,0 +1,77 @@
+"""Where runs are kept, and which one is meant."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from outlast.errors import UsageError
+from outlast.protocol.views import JobSpec
+from outlast.run.home import alive, find_run, fresh_name, home, started_at
+from outlast.wire.rundir import RunDirectory, RunFile
+
+
+def make_run(base: Path, name: str, *, launcher_pid: int = 0, age_s: float = 0.0) -> RunDirectory:
+    run = RunFile(
+        spec=JobSpec(name=name, replicas=1, shards=1),
+        address="127.0.0.1:1",
+        argv=("train.py",),
+        working_directory="/",
+        launcher_pid=launcher_pid,
+        launcher_started=started_at(launcher_pid),
+    )
+    directory = RunDirectory(base / "runs" / name)
+    directory.create(run)
+    written = time.time() - age_s
+    os.utime(directory.path / "run.json", (written, written))
+    return directory
+
+
+def test_home_is_the_users_to_choose() -> None:
+    assert home({"OUTLAST_HOME": "/a", "XDG_STATE_HOME": "/b"}) == Path("/a")
+    assert home({"XDG_STATE_HOME": "/b"}) == Path("/b/outlast")
+    assert home({"XDG_STATE_HOME": ""}) == Path.home() / ".local/state/outlast"
+
+
+def test_the_newest_run_is_meant_unless_an_older_one_is_alive(tmp_path: Path) -> None:
+    make_run(tmp_path, "old", age_s=20)
+    make_run(tmp_path, "new", age_s=10)
+    assert find_run(None, tmp_path).name == "new"
+    make_run(tmp_path, "older", age_s=30, launcher_pid=os.getpid())
+    assert find_run(None, tmp_path).name == "older"
+    (tmp_path / "runs" / "older" / "run.json").write_text("{")
+    assert find_run(None, tmp_path).name == "older", "the newest by now, though nobody can read it"
+
+
+def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    made = make_run(tmp_path, "job")
+    assert find_run("job", tmp_path).path == made.path
+    assert find_run(str(made.path), tmp_path / "elsewhere").path == made.path
+    for name in ("jo", "job/..", "", "/"):
+        with pytest.raises(UsageError, match="there is no run"):
+            find_run(name, tmp_path)
+    with pytest.raises(UsageError, match="there is no run yet"):
+        find_run(None, tmp_path / "elsewhere")
+
+
+def test_a_run_is_alive_while_its_launcher_is(tmp_path: Path) -> None:
+    assert alive(make_run(tmp_path, "mine", launcher_pid=os.getpid()).read())
+    assert not alive(make_run(tmp_path, "gone", launcher_pid=1 << 22).read())
+    assert not alive(make_run(tmp_path, "kernel", launcher_pid=0).read())
+
+
+def test_a_run_is_not_alive_because_somebody_else_has_its_launchers_number(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "mine", launcher_pid=os.getpid()).read()
+    assert not alive(msgspec.structs.replace(run, launcher_started=run.launcher_started - 1))
+
+
+def test_names_are_readable_and_no_two_are_equal() -> None:
+    names = {fresh_name("/some/where/my train!.py") for _ in range(20)}
+    assert len(names) == 20
+    assert all(name.startswith("my-train-20") for name in names)
+    assert fresh_name("….py").startswith("run-")
+    assert len(fresh_name("x" * 500)) < 80

@@ -1,0 +1,116 @@
+"""The shape of the code: what is public, who may import whom, and what must never be loaded."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import outlast
+
+SOURCE = Path(outlast.__file__).parent
+
+# Each package and what of Outlast it may import, beside itself. Dependencies point one way: what is lower in
+# the table knows nothing of what is above it. `cli` is the top: it may import anything.
+ALLOWED = {
+    "__main__": {"cli"},
+    "testing": {"run", "train", "wire", "protocol", "kinship", "errors"},
+    "run": {"wire", "protocol", "kinship", "errors"},
+    "coordinator": {"wire", "protocol", "kinship", "errors"},
+    "agent": {"wire", "protocol", "kinship", "errors"},
+    "train": {"wire", "protocol", "kinship", "errors"},
+    "sim": {"protocol", "errors"},
+    "wire": {"protocol", "errors"},
+    "protocol": {"errors"},
+    "kinship": set(),
+    "errors": set(),
+}
+
+# What a package may import from elsewhere, where that matters.
+PURE = {
+    "__future__",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "typing",
+    "msgspec",
+}
+FOREIGN = {"protocol": PURE, "errors": set[str]()}
+
+PUBLIC = {"OutlastError"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def package(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The full names of all that a file imports, wherever in the file it does so."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own(name: str) -> str | None:
+    """The package of Outlast that a name belongs to, or None if it is somebody else's."""
+    root, *rest = name.split(".")
+    return rest[0] if root == "outlast" else None
+
+
+def test_the_public_names_are_pinned() -> None:
+    # In a process of its own, since modules that others have imported show as names, too.
+    code = (
+        "import outlast, types\n"
+        "modules = {name for name, value in vars(outlast).items() if isinstance(value, types.ModuleType)}\n"
+        "print(*(name for name in dir(outlast) if not name.startswith('_') and name not in modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == PUBLIC
+    assert set(outlast.__all__) == PUBLIC
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_dependencies_point_one_way(path: Path) -> None:
+    here = package(path)
+    if here in ("cli", "__init__"):
+        return
+    assert here in ALLOWED, f"{here} is new: say in ALLOWED what it may import"
+    for name in imports(path):
+        target = own(name)
+        if target is not None:
+            assert target == here or target in ALLOWED[here], f"{here} must not import {name}"
+        elif here in FOREIGN:
+            assert name.split(".")[0] in FOREIGN[here], f"{here} must not import {name}"
+
+
+def test_the_table_has_no_circles() -> None:
+    order = list(ALLOWED)
+    for name, allowed in ALLOWED.items():
+        for target in allowed - {"cli"}:
+            assert order.index(target) > order.index(name), f"{name} → {target} points up"
+
+
+def test_nothing_is_ever_pickled() -> None:
+    for path in modules():
+        for name in imports(path):
+            assert name.split(".")[0] not in ("pickle", "cPickle", "marshal", "shelve", "dill"), path
+
+
+@pytest.mark.parametrize("module", ["outlast.agent.service", "outlast.coordinator.service"])
+def test_services_load_neither_torch_nor_rich(module: str) -> None:
+    code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "rich", "numpy"} & set(done.stdout.split())
