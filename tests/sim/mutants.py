@@ -37,7 +37,7 @@ class ViewNumberReused(CoordinatorCore):
 
 
 class LeadershipNotCompared(CoordinatorCore):
-    """Writes without asking whether it still leads, and does not look at its own lease either."""
+    """Writes without asking the store whether it still leads."""
 
     def _begin(self, commit: Commit) -> list[Action]:
         return [replace(commit, term=ANY_TERM)]
@@ -63,6 +63,15 @@ class WatchEventLost(CoordinatorCore):
         self.election = _WatchesFromNow(timing)
 
 
+class ViewGoesBack(MemberCore):
+    """Adopts whatever view it is told of, also one that is over."""
+
+    def _news(self, view: View, now: float) -> list[MemberAction]:
+        if 0 < view.number < self.view.number and view.holds(self.replica, self.incarnation):
+            self.view = View(number=view.number - 1)
+        return super()._news(view, now)
+
+
 class _Rash(Evidence):
     def __init__(self, timing: Timing, now: float) -> None:
         super().__init__(timing, now)
@@ -83,12 +92,20 @@ class NewLeaderSuspectsAtOnce(CoordinatorCore):
         return actions
 
 
-MUTANTS: dict[str, Cast] = {
-    "fencing left out": Cast(member=FencingLeftOut),
-    "view number reused after a coordinator restart": Cast(coordinator=ViewNumberReused),
-    "leadership not compared in the write": Cast(coordinator=LeadershipNotCompared),
-    "an announcement before the commit": Cast(coordinator=SpokenBeforeCommitted),
-    "a lost watch event": Cast(coordinator=WatchEventLost),
-    "a newer-view message dropped instead of held": Cast(member=NewerFramesDropped),
-    "a new leader that suspects at once": Cast(coordinator=NewLeaderSuspectsAtOnce),
+MUTANTS: dict[str, tuple[Cast, str]] = {
+    "fencing left out": (Cast(member=FencingLeftOut), "acts in view"),
+    "view number reused after a coordinator restart": (Cast(coordinator=ViewNumberReused), "is followed by"),
+    "leadership not compared in the write": (Cast(coordinator=LeadershipNotCompared), "but the leader is"),
+    "an announcement before the commit": (Cast(coordinator=SpokenBeforeCommitted), "never committed"),
+    "a lost watch event": (Cast(coordinator=WatchEventLost), "nobody leads"),
+    "a newer-view message dropped instead of held": (
+        Cast(member=NewerFramesDropped),
+        "hangs at step|is back|has ended",
+    ),
+    "a view that goes back": (Cast(member=ViewGoesBack), "goes back from view"),
+    "a new leader that suspects at once": (
+        Cast(coordinator=NewLeaderSuspectsAtOnce),
+        "nothing has happened to it",
+    ),
 }
+"""Each mistake with the cast that makes it and what the checker has to say to it."""

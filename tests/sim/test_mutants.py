@@ -1,5 +1,7 @@
 """The simulator is only worth something if it finds bugs: each planted mistake is caught."""
 
+import re
+
 import pytest
 from mutants import MUTANTS
 
@@ -10,7 +12,9 @@ SEEDS = 1000
 
 @pytest.mark.parametrize("mistake", MUTANTS)
 def test_planted_mistake_is_caught(mistake: str) -> None:
-    caught = first_violation(range(SEEDS), MUTANTS[mistake])
+    cast, complaint = MUTANTS[mistake]
+    caught = first_violation(range(SEEDS), cast)
     assert caught is not None, f"{SEEDS} seeds did not notice: {mistake}"
-    assert "CHECKER" in caught.story
-    print(f"{mistake}: seed {caught.seed}: {caught.violation}")
+    assert caught.violation is not None
+    assert re.search(complaint, caught.violation), f"caught for another reason: {caught.violation}"
+    assert f"CHECKER        {caught.violation}" in caught.story

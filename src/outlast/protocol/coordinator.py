@@ -175,7 +175,7 @@ class CoordinatorCore:
                 actions += self.election.handle(event, now)
         if self._tenure() != was:
             actions += self._office_changed(now)
-        if isinstance(event, Tick) or not isinstance(event, Received | Disconnected):
+        if not isinstance(event, Received | Disconnected):
             actions += self._retry_load(now)
         if isinstance(event, Received) and not self._told_anew:
             # Nothing new was said. What only time brings out is looked for at every tick, so that the cost of

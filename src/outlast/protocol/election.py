@@ -92,6 +92,7 @@ class Election:
         self._lease_until = 0.0
         self._renewing_since: float | None = None
         self._retry_at: float | None = None
+        self._watch_at: float | None = None
 
     def start(self, now: float) -> list[ElectionAction]:
         return self._campaign(now)
@@ -115,12 +116,15 @@ class Election:
                 if event.gone and self.office is Office.FOLLOWING:
                     return self._campaign(now)
             case WatchBroken() if self.office is Office.FOLLOWING:
-                return [Watch(self._resume_after())]
+                self._watch_at = now + self._timing.beat_every_s
         return []
 
     def tick(self, now: float) -> list[ElectionAction]:
         if self.office is Office.CAMPAIGNING and self._retry_at is not None and now >= self._retry_at:
             return self._campaign(now)
+        if self.office is Office.FOLLOWING and self._watch_at is not None and now >= self._watch_at:
+            self._watch_at = None
+            return [Watch(self._resume_after())]
         if self.office is not Office.LEADING:
             return []
         if now >= self._lease_until:
@@ -139,7 +143,7 @@ class Election:
         self.office = Office.CAMPAIGNING
         self._asked_at = now
         self._renewing_since = None
-        self._retry_at = None
+        self._retry_at = self._watch_at = None
         return [Campaign()]
 
     def _campaigned(self, event: Campaigned) -> list[ElectionAction]:

@@ -28,6 +28,9 @@ class RestartPolicy:
     healthy_after_s: float = 10.0
     """A life this long counts as healthy and starts the count anew."""
 
+    def __post_init__(self) -> None:
+        self.validate()
+
     def validate(self) -> None:
         if self.limit < 1 or self.limit_unjoined < 1:
             raise ConfigError(f"the restart limit is {min(self.limit, self.limit_unjoined)}; use at least 1")
@@ -49,7 +52,7 @@ class RestartCount:
     def failed(self, *, lived_s: float, joined: bool, killed_in_progress: bool) -> float | None:
         """A life has ended badly: how long to wait before the next one, or None to give up."""
         self.ever_joined |= joined
-        if joined and (killed_in_progress or lived_s >= self._policy.healthy_after_s):
+        if lived_s >= self._policy.healthy_after_s or (joined and killed_in_progress):
             self.short_lives = 0
             return 0.0
         self.short_lives += 1

@@ -67,7 +67,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     draft.promote(change.ready)
     draft.form(change.form_now)
     draft.conclude(change.gave_up)
-    return draft.finished()
+    return draft.result()
 
 
 def _activated(membership: Membership, adopted: set[int]) -> Membership:
@@ -110,6 +110,9 @@ class _Draft:
             for replica, removal in removals.items()
             if not removal.proven and self.seats[replica].process == removal.process
         }
+        if not any(self._still(holder) for holder in self.holders):
+            # Every holder is proven dead: whoever was promoted beside them takes over.
+            self.holders = tuple(seat.as_member() for seat in self.members())
         spared = self._must_stay(set(doubted))
         for replica, removal in sorted(doubted.items()):
             if replica not in spared:
@@ -125,12 +128,7 @@ class _Draft:
 
     def _must_stay(self, doubted: set[int]) -> set[int]:
         """Those that suspicion alone may not remove, because nobody else would hold the state."""
-        members = {seat.replica for seat in self.members()}
         holding = {holder.replica for holder in self.holders if self._still(holder)}
-        if not holding:
-            # Every holder is proven dead: whoever was promoted beside them takes over.
-            self.holders = tuple(seat.as_member() for seat in self.members())
-            holding = members
         return doubted & holding if holding <= doubted else set()
 
     def _still(self, member: Member) -> bool:
@@ -170,9 +168,9 @@ class _Draft:
     def form(self, form_now: bool) -> None:
         """Begin a lineage from the learners when no member is left to learn from."""
         learners = self.learners()
-        if self.members() or not learners or (self.lineage and self._finished()):
+        if self.members() or not learners or (self.lineage and self._finished_count()):
             return
-        awaited = self.base.spec.replicas - (0 if self.lineage else self._finished())
+        awaited = self.base.spec.replicas - (0 if self.lineage else self._finished_count())
         if len(learners) < awaited and not form_now:
             return
         for seat in learners:
@@ -184,7 +182,7 @@ class _Draft:
     def _set_member(self, seat: Seat) -> None:
         self.seats[seat.replica] = msgspec.structs.replace(seat, standing=Standing.MEMBER)
 
-    def _finished(self) -> int:
+    def _finished_count(self) -> int:
         return sum(seat.standing is Standing.FINISHED for seat in self.seats.values())
 
     def conclude(self, gave_up: GaveUp | None) -> None:
@@ -195,14 +193,14 @@ class _Draft:
                 replica=gave_up.replica,
                 last_words=gave_up.last_words,
             )
-        elif self._finished() and not self.members() and self._nothing_to_come():
+        elif self._finished_count() and not self.members() and self._nothing_to_come():
             self.outcome = Outcome(finished=True, reason="all work is done")
 
     def _nothing_to_come(self) -> bool:
         """A lineage is done with its last member; a job whose replicas never joined, with the last one."""
-        return self.lineage > 0 or self._finished() == self.base.spec.replicas
+        return self.lineage > 0 or self._finished_count() == self.base.spec.replicas
 
-    def finished(self) -> Membership:
+    def result(self) -> Membership:
         view = self._view()
         if self.lineage != self.base.view.lineage:
             # A new lineage has nobody before it who could adopt it: its members are its first holders.

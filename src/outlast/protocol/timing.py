@@ -32,8 +32,9 @@ class Timing:
     def validate(self) -> None:
         if not SHORTEST_WINDOW_S <= self.detect_within_s <= LONGEST_WINDOW_S:
             raise ConfigError(
-                f"detect_within_s is {self.detect_within_s}, but must lie between {SHORTEST_WINDOW_S} and "
-                f"{LONGEST_WINDOW_S} seconds: below that an ordinary pause of the machine looks like a death"
+                f"detect_within_s (--detect-within) is {self.detect_within_s}, but must lie between "
+                f"{SHORTEST_WINDOW_S} and {LONGEST_WINDOW_S} seconds: in less time an ordinary pause of the "
+                "machine looks like a death"
             )
         if self.form_within_s < 0:
             raise ConfigError(f"form_within_s is {self.form_within_s}, but a wait cannot be negative; use 0")
@@ -84,7 +85,7 @@ class Timing:
 
     @property
     def lease_s(self) -> float:
-        """How long leadership outlasts the last sign of life of the leader; stores count whole seconds."""
+        """How long leadership outlasts the last sign of life of the leader."""
         return max(1.0, 2 * self.detect_within_s)
 
     @property

@@ -33,6 +33,7 @@ class Checkers:
         self._sim = sim
         self._committed: dict[int, View] = {0: View()}
         self._newest_acted = 0
+        self._newest_adopted: dict[tuple[int, int], int] = {}
         self.views = 0
         self.steps = 0
 
@@ -61,6 +62,12 @@ class Checkers:
 
     def adopted(self, replica: ReplicaNode, view: View) -> None:
         self._check_agreed(replica.name, "adopts", view)
+        process = (replica.replica, replica.process)
+        before = self._newest_adopted.get(process, 0)
+        self._require(
+            view.number > before, f"{replica.name} goes back from view {before} to view {view.number}"
+        )
+        self._newest_adopted[process] = view.number
         self._require(
             view.holds(replica.replica, replica.core.incarnation),
             f"{replica.name} adopts view {view.number}, which does not hold its life",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.sim.nodes import AgentNode, ReplicaNode
+from outlast.sim.nodes import ANY_PROCESS, AgentNode, ReplicaNode
 
 if TYPE_CHECKING:
     from outlast.sim.simulation import Simulation
@@ -148,8 +148,8 @@ class Faults:
             return
         seconds = self._sim.world.chance.uniform(0.05, 3.0)
         both = self._sim.world.chance.random() < 0.7
-        self._touch(one, seconds, f"is cut off from {other.name} for {seconds:.2f} s")
-        self._touch(other, seconds, f"is cut off from {one.name}")
+        self._touch_wires(one, seconds, f"is cut off from {other.name} for {seconds:.2f} s")
+        self._touch_wires(other, seconds, f"is cut off from {one.name}")
         self._cut(one.name, other.name, seconds, both_ways=both)
 
     def _cut_replica_off(self) -> None:
@@ -157,12 +157,12 @@ class Faults:
         if node is None:
             return
         seconds = self._sim.world.chance.uniform(0.05, 3.0)
-        self._touch(node, seconds, f"is cut off from all peers for {seconds:.2f} s")
+        self._touch_wires(node, seconds, f"is cut off from all peers for {seconds:.2f} s")
         peers = [peer for peer in self._sim.replicas() if peer is not node]
         # Between two, nobody can say which of them is cut off; among more, it has to be the right one.
         excused_s = seconds if len(peers) <= 2 else 0.0
         for peer in peers:
-            self._touch(peer, excused_s, f"loses {node.name}")
+            self._touch_wires(peer, excused_s, f"loses {node.name}")
             self._cut(node.name, peer.name, seconds, both_ways=True)
 
     def _cut_control(self) -> None:
@@ -172,7 +172,7 @@ class Faults:
         coordinator = self._sim.world.chance.choice(self._sim.coordinators)
         seconds = self._sim.world.chance.uniform(0.1, 4.0)
         for node in _machine(agent):
-            self._touch(node, seconds, f"cannot reach {coordinator.name} for {seconds:.2f} s")
+            self._touch_wires(node, seconds, f"cannot reach {coordinator.name} for {seconds:.2f} s")
             self._cut(node.name, coordinator.name, seconds, both_ways=True)
 
     def _slow_store(self) -> None:
@@ -196,9 +196,16 @@ class Faults:
             self._sim.world.resume(node)
 
     def _touch(self, node: AgentNode | ReplicaNode, seconds: float, what: str) -> None:
+        """Something happens to this process, and to none that follows it."""
         self._sim.world.note(node.name, what)
         if isinstance(node, ReplicaNode):
-            self._sim.excuse(node.replica, self._sim.world.now + seconds)
+            self._sim.excuse(node.replica, node.process, self._sim.world.now + seconds)
+
+    def _touch_wires(self, node: AgentNode | ReplicaNode, seconds: float, what: str) -> None:
+        """Something happens to its connections, and so to every process that takes its place meanwhile."""
+        self._sim.world.note(node.name, what)
+        if isinstance(node, ReplicaNode):
+            self._sim.excuse(node.replica, ANY_PROCESS, self._sim.world.now + seconds)
 
 
 def _machine(agent: AgentNode) -> list[AgentNode | ReplicaNode]:

@@ -20,6 +20,9 @@ from outlast.sim.world import Node
 if TYPE_CHECKING:
     from outlast.sim.simulation import Simulation
 
+ANY_PROCESS = 0
+"""Processes are numbered from 1; this stands for whichever process a replica has."""
+
 PATIENT = RestartPolicy(limit=10**6, limit_unjoined=10**6, longest_delay_s=0.5)
 
 
@@ -166,7 +169,6 @@ class ReplicaNode(Node):
             replica=replica, process=process, agent=agent.name, address="", timing=sim.timing
         )
         self.step = 0
-        self.completed_at = 0.0
         self.hanging = False
         self._barrier = Barrier()
         self._phase = Phase.STARTING
@@ -287,7 +289,6 @@ class ReplicaNode(Node):
         if any(replica not in heard for replica in members):
             return
         self.step = max(heard[replica] for replica in members) + 1
-        self.completed_at = self._sim.world.now
         self._sim.checkers.completed(self, self.step)
         if self.step >= self._sim.last_step:
             self._sim.world.note(self.name, f"has done all its work, step {self.step}")

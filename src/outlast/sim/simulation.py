@@ -13,7 +13,7 @@ from outlast.protocol.views import JobSpec, Seat
 from outlast.sim.checkers import Checkers, Violation
 from outlast.sim.faults import Faults
 from outlast.sim.network import Network
-from outlast.sim.nodes import AgentNode, CoordinatorNode, ReplicaNode
+from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode, ReplicaNode
 from outlast.sim.store import SimStore
 from outlast.sim.world import World
 
@@ -35,7 +35,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Verdict:
     seed: int
     violation: str | None
     story: str
@@ -67,8 +67,7 @@ class Simulation:
         ]
         # Some runs go on for ever; others come to their end, in the middle of the trouble or after it.
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
-        self._excused_until: dict[int, float] = {}
-        self._cut_since: dict[tuple[int, int], float] = {}
+        self._excused_until: dict[tuple[int, int], float] = {}
 
     def replicas(self) -> list[ReplicaNode]:
         return [node for agent in self.agents for node in agent.running.values()]
@@ -88,17 +87,19 @@ class Simulation:
             if peer.replica != node.replica and not self.network.reaches(node.name, f"replica-{peer.replica}")
         )
 
-    def excuse(self, replica: int, until: float) -> None:
-        self._excused_until[replica] = max(until, self._excused_until.get(replica, 0.0))
+    def excuse(self, replica: int, process: int, until: float) -> None:
+        key = (replica, process)
+        self._excused_until[key] = max(until, self._excused_until.get(key, 0.0))
 
     def excused(self, seat: Seat) -> bool:
         """Whether something has happened to this replica lately, or its process is dead anyway."""
-        if self.world.now <= self._excused_until.get(seat.replica, -1e9) + EXCUSE_HOLDS_S:
-            return True
+        for process in (seat.process, ANY_PROCESS):
+            if self.world.now <= self._excused_until.get((seat.replica, process), -1e9) + EXCUSE_HOLDS_S:
+                return True
         node = self.replica_node(seat.replica)
         return node is None or not node.up or node.process != seat.process
 
-    def run(self) -> Outcome:
+    def run(self) -> Verdict:
         try:
             back_after_s = self._run()
         except Violation as violation:
@@ -110,9 +111,9 @@ class Simulation:
             return self._outcome("a core failed: " + traceback.format_exc(limit=-1), 0.0)
         return self._outcome(None, back_after_s)
 
-    def _outcome(self, violation: str | None, back_after_s: float) -> Outcome:
+    def _outcome(self, violation: str | None, back_after_s: float) -> Verdict:
         story = self.world.story() if violation is not None else ""
-        return Outcome(
+        return Verdict(
             self.world.seed, violation, story, self.checkers.views, self.checkers.steps, back_after_s
         )
 

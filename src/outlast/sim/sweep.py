@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
 
-from outlast.sim.simulation import Cast, Outcome, Simulation
+from outlast.sim.simulation import Cast, Simulation, Verdict
 
 BATCH = 25
 
@@ -21,25 +21,25 @@ class Tally:
     steps: int = 0
     slowest_return_s: float = 0.0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: Verdict) -> None:
         self.seeds += 1
         self.views += outcome.views
         self.steps += outcome.steps
         self.slowest_return_s = max(self.slowest_return_s, outcome.back_after_s)
 
 
-def run_seed(seed: int, cast: Cast | None = None) -> Outcome:
+def run_seed(seed: int, cast: Cast | None = None) -> Verdict:
     return Simulation(seed, cast).run()
 
 
-def first_violation(seeds: Iterable[int], cast: Cast) -> Outcome | None:
+def first_violation(seeds: Iterable[int], cast: Cast) -> Verdict | None:
     """The first seed that catches a mistake, run in this process."""
     return next((outcome for seed in seeds if not (outcome := run_seed(seed, cast)).ok), None)
 
 
 def sweep(
     seeds: Iterable[int], progress: Callable[[Tally], None] = lambda _: None
-) -> tuple[Tally, Outcome | None]:
+) -> tuple[Tally, Verdict | None]:
     """Run all seeds, or until one breaks a promise."""
     tally = Tally()
     workers = os.cpu_count() or 1
@@ -59,7 +59,7 @@ def sweep(
     return tally, None
 
 
-def _run_batch(seeds: list[int]) -> list[Outcome]:
+def _run_batch(seeds: list[int]) -> list[Verdict]:
     outcomes = []
     for seed in seeds:
         outcomes.append(run_seed(seed))
