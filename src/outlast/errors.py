@@ -82,11 +82,11 @@ class Compacted(StoreError):
 
 
 class PeerRejected(OutlastError):
-    exit_code = 9
+    pass
 
 
 class ProtocolError(OutlastError):
-    exit_code = 10
+    pass
 
 
 class CoordinatorLost(OutlastError):
@@ -94,4 +94,4 @@ class CoordinatorLost(OutlastError):
 
 
 class Fenced(OutlastError):
-    exit_code = 12
+    pass

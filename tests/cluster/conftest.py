@@ -25,16 +25,6 @@ class Job(LocalCluster):
         self.wait_for_steps(*self._everybody, more=10)
         return status
 
-    def wait_for_life(self, replica: int, incarnation: int) -> Status:
-        """That life, or a later one, of a replica is a member."""
-        return self.wait_for(
-            f"life {incarnation} of replica {replica}",
-            lambda status: any(
-                member.replica == replica and member.incarnation >= incarnation
-                for member in status.view.members
-            ),
-        )
-
     def finish(self) -> int:
         """Let the replicas end as if their work were done; the exit code of the job."""
         (self.directory.path / "enough").touch()

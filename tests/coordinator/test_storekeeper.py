@@ -12,8 +12,8 @@ import pytest
 from outlast.coordinator.store.embedded import EmbeddedStore
 from outlast.coordinator.store.seam import Absent, ModifiedAt, Put
 from outlast.coordinator.storekeeper import LEADER, MEMBERSHIP, Storekeeper
-from outlast.errors import OutcomeUnknown, StoreError, StoreFull
-from outlast.protocol.coordinator import Commit, Committed, Loaded, LoadFailed, NotStored, Refused, Unknown
+from outlast.errors import OutcomeUnknown, StoreDamaged, StoreError, StoreFull
+from outlast.protocol.coordinator import Commit, Committed, Loaded, NotStored, Refused, Unknown
 from outlast.protocol.election import (
     Campaigned,
     CampaignFailed,
@@ -32,7 +32,8 @@ class Desk:
 
     def __init__(self, store: Any, name: str = "me", lease_s: float = 60.0) -> None:
         self._events: asyncio.Queue[object] = asyncio.Queue()
-        self.keeper = Storekeeper(store, name, lease_s, self._events.put_nowait)
+        tell = self._events.put_nowait
+        self.keeper = Storekeeper(store, name, lease_s, deliver=tell, on_damage=tell)
 
     async def answer(self) -> Any:
         return await asyncio.wait_for(self._events.get(), 30)
@@ -163,7 +164,7 @@ def test_a_document_that_cannot_be_read_is_not_taken_for_none(value: bytes, tmp_
         assert (await store.commit([Absent(MEMBERSHIP)], [Put(MEMBERSHIP, value)])).succeeded
         desk = Desk(store)
         term = await desk.office()
-        assert await desk.ask(desk.keeper.load) == LoadFailed()
+        assert isinstance(await desk.ask(desk.keeper.load), StoreDamaged)
         assert await desk.ask(desk.keeper.commit, Commit(1, membership(1), 0, term)) == Refused(1)
         assert (await store.commit([ModifiedAt(MEMBERSHIP, 1)], [])).succeeded, "it is left as it was"
         assert LEADER in (await store.read("")).entries

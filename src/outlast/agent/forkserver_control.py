@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from outlast.agent.spawning import (
+    MESSAGE_MAX_BYTES,
     Forget,
     Guard,
     Ready,
@@ -24,6 +25,7 @@ from outlast.agent.spawning import (
     decode_reply,
     frame,
 )
+from outlast.wire.framing import FrameDecoder
 
 CLOSE_WITHIN_S = 5.0
 
@@ -65,7 +67,7 @@ class ForkserverControl:
         self.lost: asyncio.Future[str] = self._loop.create_future()
         self._waiting: dict[str, asyncio.Future[Spawned | SpawnFailed]] = {}
         self._outgoing: deque[tuple[bytes, list[int]]] = deque()
-        self._incoming = b""
+        self._incoming = FrameDecoder(MESSAGE_MAX_BYTES)
         self._loop.add_reader(self._socket, self._on_readable)
 
     async def spawn(self, request: Spawn, write_ends: Sequence[int]) -> Spawned | SpawnFailed:
@@ -128,12 +130,7 @@ class ForkserverControl:
         if not chunk:
             self.discard()
             return
-        self._incoming += chunk
-        while len(self._incoming) >= 4:
-            end = 4 + int.from_bytes(self._incoming[:4], "big")
-            if len(self._incoming) < end:
-                break
-            body, self._incoming = self._incoming[4:end], self._incoming[end:]
+        for body in self._incoming.feed(chunk):
             self._on_reply(decode_reply(body))
 
     def _on_reply(self, reply: Reply) -> None:

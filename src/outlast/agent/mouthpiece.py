@@ -1,4 +1,4 @@
-"""Passes replicas' lines on to a terminal or a launcher without ever waiting for it.
+"""Passes replicas' lines on to the launcher without ever waiting for it.
 
 A terminal can stand still for an hour (Ctrl-S, a full pipe, a suspended launcher), and the agent must go on
 beating. So what cannot be written at once is kept up to a bound, then left out and counted; the log files

@@ -8,6 +8,7 @@ import asyncio
 import errno
 import logging
 import os
+import signal
 from pathlib import Path
 
 from outlast.agent.mouthpiece import Mouthpiece
@@ -35,7 +36,11 @@ from outlast.wire.streams import Stream, connect
 
 DIAL_WITHIN_S = 2.0
 DIAL_AGAIN_S = 0.05
+REJECTED_AGAIN_S = 2.0
+"""Who was turned away is unlikely to be let in a moment later."""
 ROOM_AGAIN_S = 0.5
+END_WITHIN_S = 1.0
+"""What is left when the time for leaving is over gets SIGTERM, and SIGKILL after this."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 log = logging.getLogger(__name__)
@@ -70,6 +75,7 @@ class AgentService:
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
         self._speak = {"stdout": Mouthpiece(1), "stderr": Mouthpiece(2)}
+        self._cold = ""
         self._width = len(str(self._run.spec.replicas - 1))
 
     async def run(self) -> Outcome | None:
@@ -83,7 +89,7 @@ class AgentService:
                 for task in list(self._tasks):
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-                await self._nursery.close(self._grace_s if self._core.outcome is None else 1.0)
+                await self._nursery.close(END_WITHIN_S)
                 for watch in self._watches.values():
                     watch.close()
                 for mouthpiece in self._speak.values():
@@ -141,9 +147,11 @@ class AgentService:
                     self._perform(self._core.beat(self._now()))
                     async for message in stream:
                         self._perform(self._core.received(message, self._now()))
+            except PeerRejected as error:
+                log.error("agent %s has no coordinator: %s", self._core.agent, error)
+                await asyncio.sleep(REJECTED_AGAIN_S)
             except (OSError, OutlastError) as error:
-                level = logging.ERROR if isinstance(error, PeerRejected) else logging.DEBUG
-                log.log(level, "agent %s has no coordinator: %s", self._core.agent, error)
+                log.debug("agent %s has no coordinator: %s", self._core.agent, error)
             finally:
                 self._stream = None
             await asyncio.sleep(DIAL_AGAIN_S)
@@ -167,14 +175,21 @@ class AgentService:
                 case KillReplica():
                     self._kill(action)
                 case AskToLeave():
-                    if (watch := self._watches.get(action.replica)) is not None:
-                        watch.request_leave()
+                    self._ask_to_leave(action)
                 case TellCoordinator():
                     if self._stream is not None:
                         self._stream.send(action.message)
                 case JobEnded():
                     self._over.set()
         self._end_when_settled()
+
+    def _ask_to_leave(self, action: AskToLeave) -> None:
+        watch, process = self._watches.get(action.replica), self._processes.get(action.replica)
+        if watch is not None:
+            watch.request_leave()
+            if process is not None and watch.sample().incarnation == 0:
+                # It never joined, so it does not look at its page: all it may understand is a signal.
+                process.signal(signal.SIGTERM)
 
     def _end_when_settled(self) -> None:
         if self._core.leaving and self._core.settled:
@@ -217,6 +232,7 @@ class AgentService:
             ending = Exit(how="could not be started", last_words=str(error))
         else:
             watch.born(started.pid)
+            self._explain_cold_start(started.cold or self._nursery.cold)
             self._processes[replica] = started
             status = await asyncio.shield(started.exited)
             ending = Exit(
@@ -246,6 +262,12 @@ class AgentService:
                     said = True
                     self._narrate(replica, f"cannot be started yet: {error.strerror} for {page}")
             await asyncio.sleep(ROOM_AGAIN_S)
+
+    def _explain_cold_start(self, reason: str) -> None:
+        """Once is enough: why replicas take longer to start than they could."""
+        if reason and reason != self._cold:
+            self._cold = reason
+            self._speak["stderr"].say(f"agent: replicas import for themselves: {reason}")
 
     def _sink(self, replica: int, stream: str, line: str) -> None:
         self._speak[stream].say(f"[{replica:>{self._width}}] {line}")

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from outlast.wire import framing
+
 MESSAGE_MAX_BYTES = 8 << 20
 
 
@@ -62,8 +64,7 @@ decode_request = msgspec.msgpack.Decoder(Request).decode
 
 
 def frame(message: Request | Reply) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(4, "big") + body
+    return framing.frame(_encode(message), MESSAGE_MAX_BYTES)
 
 
 def unborn_name(nursery: str) -> str:

@@ -21,9 +21,9 @@ EXIT_CODES = """exit codes:
   0  finished                    6  no space left for the coordinator's store
   1  an error in Outlast itself  7  the coordinator's store is damaged
   2  wrong usage                 8  the coordinator's store cannot be used
-  3  the script is not there     9  not authorised
-  4  the job failed             11  no coordinator answers
-  5  the port is in use        130, 143  stopped by Ctrl-C, by SIGTERM"""
+  3  the script is not there    11  no coordinator answers
+  4  the job failed            130  stopped by Ctrl-C
+  5  the port is in use        143  stopped by SIGTERM"""
 
 
 def main(argv: list[str] | None = None) -> int:

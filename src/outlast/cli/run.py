@@ -4,6 +4,7 @@ import argparse
 import ast
 import asyncio
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from outlast.run.home import home
 from outlast.run.launcher import Launcher, Options
 
 WORTH_PRELOADING = ("torch",)
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 def main(argv: list[str]) -> int:
@@ -47,6 +49,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="outlast run",
+        allow_abbrev=False,
         usage="outlast run [-n N] [options] script.py [args…]\n"
         "       outlast run [-n N] [options] -m module [args…]",
         description="Run a training script as N replicas on this machine. Replicas that die are replaced; "
@@ -118,9 +121,9 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(
             f"--agents is {options.agents}, more than the {options.replicas} replicas they would run"
         )
-    if options.name is not None and not all(c.isalnum() or c in "-_." for c in options.name):
+    if options.name is not None and not NAME.fullmatch(options.name):
         raise UsageError(
-            f"--name is {options.name!r}; use letters, digits, dots, dashes and underscores only"
+            f"--name is {options.name!r}; use letters, digits, dashes, underscores and, not in front, dots"
         )
 
 

@@ -2,7 +2,7 @@
 
 All decisions are the core's. This shell hands it what arrives and the time, and carries out what it answers.
 Peers may say only what is theirs to say: an agent speaks for itself, a replica for itself, an observer asks.
-Anything else counts as malformed: the stream is dropped and the drop is counted.
+Anything else is trespass: the stream is dropped and the drop is counted.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class CoordinatorService:
         self._token = token
         self._core = CoordinatorCore(spec, timing)
         name = f"coordinator-{secrets.token_hex(4)}"
-        self._keeper = Storekeeper(store, name, timing.lease_s, self._handle)
+        self._keeper = Storekeeper(store, name, timing.lease_s, deliver=self._handle, on_damage=self._give_up)
         self._streams: dict[Stream[Message], None] = {}
         self._listener: Listener[Message] | None = None
         self._trespasses = 0
@@ -110,6 +110,8 @@ class CoordinatorService:
             self._askers[stream] = None
 
     def _handle(self, event: Event) -> None:
+        if self._broken is not None and self._broken.done():
+            return
         if isinstance(event, Loaded | LoadFailed):
             self._failed_loads = self._failed_loads + 1 if isinstance(event, LoadFailed) else 0
         try:
@@ -119,8 +121,7 @@ class CoordinatorService:
         except Exception as error:
             # A core that has failed in the middle of an event is not to be trusted with the next one. The
             # agreed state is in the store; a fresh process starts from there.
-            if self._broken is not None and not self._broken.done():
-                self._broken.set_exception(error)
+            self._give_up(error)
         if self._askers and self._core.leading:
             askers, self._askers = self._askers, {}
             for stream in askers:
@@ -129,6 +130,10 @@ class CoordinatorService:
             self._trouble = self._core.trouble
             if self._trouble:
                 log.error("nothing can be decided at the moment: %s", self._trouble)
+
+    def _give_up(self, error: Exception) -> None:
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
 
     def _perform(self, actions: list[Any]) -> None:
         for action in actions:

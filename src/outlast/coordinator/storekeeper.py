@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from outlast.coordinator.store.seam import Absent, Compare, CreatedAt, ModifiedAt, Put, Snapshot, Store
-from outlast.errors import OutcomeUnknown, StoreDamaged, StoreError, StoreFull
+from outlast.errors import Compacted, OutcomeUnknown, StoreDamaged, StoreError, StoreFull
 from outlast.protocol.coordinator import Commit, Committed, Loaded, LoadFailed, NotStored, Refused, Unknown
 from outlast.protocol.election import (
     Campaigned,
@@ -41,41 +41,53 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class Storekeeper:
-    def __init__(self, store: Store, name: str, lease_s: float, deliver: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        lease_s: float,
+        *,
+        deliver: Callable[[Any], None],
+        on_damage: Callable[[StoreDamaged], None],
+    ) -> None:
         self._store = store
         self._name = name
         self._lease_s = lease_s
         self._deliver = deliver
+        self._on_damage = on_damage
         self._lease = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
 
     def campaign(self) -> None:
-        self._begin(self._campaign(), CampaignFailed())
+        self._begin(self._campaign, CampaignFailed())
 
     def renew(self) -> None:
-        self._begin(self._renew(), RenewFailed())
+        self._begin(self._renew, RenewFailed())
 
     def load(self) -> None:
-        self._begin(self._load(), LoadFailed())
+        self._begin(self._load, LoadFailed())
 
     def commit(self, commit: Commit) -> None:
-        self._begin(self._commit(commit), Unknown(commit.ticket))
+        self._begin(lambda: self._commit(commit), Unknown(commit.ticket))
 
     def watch(self, after: int) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        self._watching = self._begin(self._watch(after), WatchBroken())
+        self._watching = self._begin(lambda: self._watch(after), WatchBroken())
 
     async def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _begin(self, work: Awaitable[Any], otherwise: object) -> asyncio.Task[None]:
+    def _begin(self, work: Callable[[], Awaitable[Any]], otherwise: object) -> asyncio.Task[None]:
         async def run() -> None:
             try:
-                event = await work
+                event = await work()
+            except StoreDamaged as damage:
+                self._on_damage(damage)
+                return
             except StoreError as error:
                 log.warning("the store did not answer: %s", error)
                 event = otherwise
@@ -118,11 +130,16 @@ class Storekeeper:
         return Committed(commit.ticket, result.revision) if result.succeeded else Refused(commit.ticket)
 
     async def _watch(self, after: int) -> WatchProgress | WatchBroken:
-        async with aclosing(self._store.watch(LEADER, after)) as events:
-            async for event in events:
-                if event.value is None:
-                    return WatchProgress(event.revision, True)
-                self._deliver(WatchProgress(event.revision, False))
+        try:
+            async with aclosing(self._store.watch(LEADER, after)) as events:
+                async for event in events:
+                    if event.value is None:
+                        return WatchProgress(event.revision, True)
+                    self._deliver(WatchProgress(event.revision, False))
+        except Compacted:
+            # The history is gone; what counts is whether the key is there now.
+            snapshot = await self._store.read(LEADER)
+            self._deliver(WatchProgress(snapshot.revision, LEADER not in snapshot.entries))
         return WatchBroken()
 
 

@@ -19,7 +19,6 @@ from outlast.errors import (
     ConfigError,
     JobFailed,
     OutlastError,
-    PeerRejected,
     ScriptFailed,
     StoreDamaged,
     StoreError,
@@ -41,12 +40,10 @@ TERMINATED = 143
 HEAR_WITHIN_S = 10.0
 """How long the news that the agents have may take to reach us, if the coordinator must start again first."""
 END_WITHIN_S = 5.0
-"""How long agents have to notice the end of the job by themselves."""
+"""How long the coordinator and what is left of the agents have to end before they are killed."""
 
 # A coordinator never ends by itself but with these, which starting it again does not mend.
-_COORDINATOR_ENDS = tuple(
-    kind.exit_code for kind in (ConfigError, AddressInUse, StoreFull, StoreDamaged, PeerRejected)
-)
+_COORDINATOR_ENDS = tuple(kind.exit_code for kind in (ConfigError, AddressInUse, StoreFull, StoreDamaged))
 # An agent ends when the job does, or when it is told to leave.
 _AGENT_ENDS = (0, JobFailed.exit_code)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -109,7 +106,7 @@ class Launcher:
             launcher_pid=os.getpid(),
             launcher_started=started_at(os.getpid()),
         )
-        run.timing().validate()
+        run.timing()  # Refuses what cannot work before anything is written.
         directory = RunDirectory(options.base / "runs" / spec.name)
         try:
             directory.create(run)
@@ -154,7 +151,7 @@ class Launcher:
             if deciding.done():
                 await self._without_coordinator(deciding.result(), working, agents)
             statuses = [agent.result() for agent in working if agent.done()]
-            if self._exit_code is None and all(code in (0, JobFailed.exit_code) for code in statuses):
+            if self._exit_code is None and all(code in _AGENT_ENDS for code in statuses):
                 # The agents know that the job is over; give the news a moment to reach us as well.
                 await asyncio.wait([asyncio.ensure_future(self._ended.wait())], timeout=HEAR_WITHIN_S)
         finally:

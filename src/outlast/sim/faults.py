@@ -178,7 +178,7 @@ class Faults:
     def _slow_store(self) -> None:
         seconds = self._sim.world.chance.uniform(0.2, 3.0)
         self._sim.world.note("store", f"is slow for {seconds:.2f} s")
-        self._sim.store.slow_until = self._sim.world.now + seconds
+        self._sim.store.slow_down(seconds)
 
     def _cut(self, one: str, other: str, seconds: float, *, both_ways: bool) -> None:
         self._cuts.append((one, other))

@@ -14,7 +14,7 @@ from outlast.sim.checkers import Checkers, Violation
 from outlast.sim.faults import Faults
 from outlast.sim.network import Network
 from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode, ReplicaNode
-from outlast.sim.store import SimStore
+from outlast.sim.store import SLOWEST_REQUEST_S, SimStore
 from outlast.sim.world import World
 
 FAULTY_FOR_S = 8.0
@@ -23,7 +23,7 @@ BACK_WITHIN_S = 25.0
 """Longer than the slowest ordinary way back: a lease, a window of trust, a hang, a restart, a join."""
 
 EXCUSE_HOLDS_S = 2.5
-"""A fault still explains an eviction this long after it is over: detection, commit and a slow store."""
+"""A fault still explains an eviction this long after it is over: detection and commit."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,10 @@ class Simulation:
 
     def excused(self, seat: Seat) -> bool:
         """Whether something has happened to this replica lately, or its process is dead anyway."""
+        late_s = SLOWEST_REQUEST_S if self.world.now <= self.store.late_until else 0.0
         for process in (seat.process, ANY_PROCESS):
-            if self.world.now <= self._excused_until.get((seat.replica, process), -1e9) + EXCUSE_HOLDS_S:
+            until = self._excused_until.get((seat.replica, process), -1e9)
+            if self.world.now <= until + EXCUSE_HOLDS_S + late_s:
                 return True
         node = self.replica_node(seat.replica)
         return node is None or not node.up or node.process != seat.process

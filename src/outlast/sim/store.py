@@ -26,6 +26,7 @@ ANY_TERM = -1
 """In a commit: do not compare leadership. Only planted mistakes do that."""
 
 ANSWER_TIMEOUT_S = 0.5
+SLOWEST_REQUEST_S = 4.0
 
 Answer = Callable[[object], None]
 
@@ -47,6 +48,8 @@ class SimStore:
         self.document_revision = 0
         self.on_commit: Callable[[str, Membership | None, Membership], None] = lambda *_: None
         self.slow_until = 0.0
+        self.late_until = 0.0
+        """Until then, a request that was sent while the store was slow may still arrive."""
         self.lost_answers = world.chance.choice([0.0, 0.0, 0.02, 0.1])
         self._deletions: list[int] = []
         self._watchers: dict[str, tuple[Node, int, int, Answer]] = {}
@@ -142,8 +145,12 @@ class SimStore:
         else:
             self._world.after(there_s + back_s, node, lambda: answer(result[0]))
 
+    def slow_down(self, seconds: float) -> None:
+        self.slow_until = max(self.slow_until, self._world.now + seconds)
+        self.late_until = self.slow_until + SLOWEST_REQUEST_S
+
     def _delay(self) -> float:
         chance = self._world.chance
         if self._world.now >= self.slow_until:
             return chance.uniform(0.0005, 0.003)
-        return chance.uniform(0.05, 0.3) if chance.random() < 0.7 else chance.uniform(0.3, 4.0)
+        return chance.uniform(0.05, 0.3) if chance.random() < 0.7 else chance.uniform(0.3, SLOWEST_REQUEST_S)

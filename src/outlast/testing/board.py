@@ -1,7 +1,7 @@
 """A notice board for stand-in replicas on one machine: a lock-step barrier without any network.
 
-Each replica has a line of three words on a shared page: where it is (view and round, in one word), and the
-step with which it entered the view. A round is complete when all members of the view have reached it.
+Each replica has a line of two words on a shared page: where it is (view and round, in one word), and the step
+with which it entered the view. A round is complete when all members of the view have reached it.
 """
 
 import mmap

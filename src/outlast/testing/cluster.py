@@ -3,7 +3,7 @@
     with LocalCluster(4, ["-m", "outlast.testing.standin", "--steps", "500"]) as cluster:
         cluster.wait_for_members({0, 1, 2, 3})
         cluster.kill(2)
-        cluster.wait_for_members({0, 1, 3})
+        cluster.wait_for_life(2, 2)
 
 Everything lives in a directory of its own and ends with the block, however it is left: leaving it kills the
 launcher with -9, and it is an error if anything that the job started is then still there. Waits are on
@@ -157,6 +157,16 @@ class LocalCluster:
             f"members {sorted(members)}",
             lambda status: {member.replica for member in status.view.members} == members,
             timeout_s,
+        )
+
+    def wait_for_life(self, replica: int, incarnation: int) -> Status:
+        """That life, or a later one, of a replica is a member."""
+        return self.wait_for(
+            f"life {incarnation} of replica {replica}",
+            lambda status: any(
+                member.replica == replica and member.incarnation >= incarnation
+                for member in status.view.members
+            ),
         )
 
     def steps(self) -> dict[int, int]:

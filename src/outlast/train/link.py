@@ -1,6 +1,6 @@
 """A replica's line to the coordinator: a thread that keeps it, whatever happens at the other end.
 
-The training thread never waits for the coordinator. It looks at `link.view` when it likes, and the thread
+The training thread does not wait for the coordinator. It looks at `link.view` when it likes, and the thread
 behind it registers, adopts views the moment they arrive, repeats what has not been heard, and dials again
 when the coordinator is gone, for as long as it takes. A coordinator that is dead for minutes is not noticed.
 """
@@ -24,6 +24,9 @@ from outlast.wire.rundir import RunDirectory
 
 DIAL_WITHIN_S = 2.0
 DIAL_AGAIN_S = 0.05
+REJECTED_AGAIN_S = 2.0
+SEND_WITHIN_S = 0.2
+"""A few hundred bytes to a peer on this machine; what takes longer is said again on a new stream."""
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +88,9 @@ class Link:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._stream is not None:
-            self._stream.close()
+            stream = self._stream
+        if stream is not None:
+            stream.close()
         self._thread.join(timeout=DIAL_WITHIN_S)
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -110,8 +114,9 @@ class Link:
 
     def rejoin(self) -> None:
         """Begin a new life after having been fenced; the old one's state must not be used any more."""
-        self.fenced = None
-        self._do(lambda: self._core.rejoin(time.monotonic()))
+        with self._changed:
+            self.fenced = None
+            self._perform(self._core.rejoin(time.monotonic()))
 
     def _do(self, act: Callable[[], list[MemberAction]]) -> None:
         with self._changed:
@@ -122,13 +127,18 @@ class Link:
             try:
                 with self._dial() as stream:
                     self._converse(stream)
+            except PeerRejected as error:
+                log.error("replica %d has no coordinator: %s", self.replica, error)
+                self._rest(REJECTED_AGAIN_S)
             except (OSError, OutlastError) as error:
-                level = logging.ERROR if isinstance(error, PeerRejected) else logging.DEBUG
-                log.log(level, "replica %d has no coordinator: %s", self.replica, error)
+                log.debug("replica %d has no coordinator: %s", self.replica, error)
             finally:
                 self._stream = None
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, DIAL_AGAIN_S)
+            self._rest(DIAL_AGAIN_S)
+
+    def _rest(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, seconds)
 
     def _dial(self) -> BlockingStream[Message]:
         return BlockingStream.connect(
@@ -171,4 +181,4 @@ class Link:
         # What cannot be sent now is said again: the core repeats itself, and a new stream begins with it.
         if self._stream is not None:
             with contextlib.suppress(OSError, OutlastError):
-                self._stream.send(message)
+                self._stream.send(message, SEND_WITHIN_S)

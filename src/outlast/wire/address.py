@@ -77,7 +77,7 @@ def check_interface(sockaddr: Any, *, allow_remote: bool) -> None:
     if not allow_remote and not is_loopback(sockaddr):
         raise ConfigError(
             f"{format_address(sockaddr)} can be reached from other machines, and messages are not encrypted: "
-            "listen on 127.0.0.1, or pass allow_remote=True on a network where everybody is trusted"
+            "listen on 127.0.0.1, since nothing protects this port from others on the network yet"
         )
 
 

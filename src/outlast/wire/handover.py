@@ -1,4 +1,4 @@
-"""What the agent hands to the replicas it starts: the one place where the environment is read and written."""
+"""What the agent hands to the replicas it starts, through their environment; read here and nowhere else."""
 
 import os
 from collections.abc import Mapping

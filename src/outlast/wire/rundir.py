@@ -83,13 +83,16 @@ class RunDirectory:
     def read(self) -> RunFile:
         path = self.path / "run.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=RunFile)
+            run = msgspec.json.decode(path.read_bytes(), type=RunFile)
         except FileNotFoundError:
             raise ConfigError(f"{self.path} is not a run directory: it has no run.json") from None
         except msgspec.DecodeError as error:
             raise ConfigError(
                 f"{path} cannot be read ({error}); it was written by another version of Outlast, or edited"
             ) from None
+        if run.format != FORMAT:
+            raise ConfigError(f"{path} has format {run.format}, and this version of Outlast reads {FORMAT}")
+        return run
 
     def token(self) -> bytes:
         return load_token(self.token_file)
