@@ -6,7 +6,7 @@ No bookkeeping can keep that promise, so it is given to the kernel, in three par
 - **Death signal.** A replica asks to be killed the moment its parent dies (`die_with_parent`). The request
   is void when the parent is dead already, so the parent is checked once more after asking.
 - **Adoption.** The agent is a *subreaper*: when a process below it dies, the children of that process become
-  the agent's own. So nothing that a replica started can slip away by losing its parent.
+  the agent's own, so that losing its parent does not put a process out of sight.
 - **A mark.** A process that called `setsid` left its replica's process group, and no longer tells where it
   came from. Hence every replica carries `KIN=<nursery>/<process>` in its environment, which its descendants
   inherit through fork and exec, and which `/proc` shows to us.
@@ -19,8 +19,10 @@ They are plain reads of a few bytes, cheap enough for ten times a second.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -131,6 +133,24 @@ def all_marked(nursery: str) -> list[int]:
     """Every other living process on this machine that carries a mark of this nursery."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
     return [pid for pid in pids if (kin_mark(pid) or "").startswith(f"{nursery}/")]
+
+
+def nursery_name(run: str, agent: str) -> str:
+    """The same for every life of an agent, so that the next one knows what the last one left behind."""
+    return hashlib.blake2b(f"{run}\0{agent}".encode(errors="surrogateescape"), digest_size=4).hexdigest()
+
+
+def bury(nursery: str) -> None:
+    """Kill whatever carries a mark of this nursery, and what that has started meanwhile."""
+    # Bounded, since a process in uninterruptible sleep dies only when its disk answers.
+    for _ in range(100):
+        marked = all_marked(nursery)
+        for pid in marked:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not marked:
+            return
+        time.sleep(0.01)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def test_who_does_not_want_to_leave_is_made_to(script: Script) -> None:
 def test_stopped_before_it_has_begun(script: Script) -> None:
     """The signal comes while the children are being started, and must not be lost on them."""
     with LocalCluster(1, [script("import time; time.sleep(1000)")], options=["--grace", "1"]) as cluster:
-        cluster.wait_until("the first word", lambda: "1 replicas" in cluster.said("stderr"))
+        cluster.wait_until("the first word", lambda: "1 replica" in cluster.said("stderr"))
         cluster.signal_launcher(signal.SIGTERM)
         assert cluster.wait() == 143
         cluster.wait_until("nothing is left", lambda: not cluster.processes())

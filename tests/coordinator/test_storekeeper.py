@@ -13,7 +13,7 @@ from outlast.coordinator.store.embedded import EmbeddedStore
 from outlast.coordinator.store.seam import Absent, ModifiedAt, Put
 from outlast.coordinator.storekeeper import LEADER, MEMBERSHIP, Storekeeper
 from outlast.errors import OutcomeUnknown, StoreDamaged, StoreError, StoreFull
-from outlast.protocol.coordinator import Commit, Committed, Loaded, NotStored, Refused, Unknown
+from outlast.protocol.coordinator import Commit, Committed, Loaded, LoadFailed, NotStored, Refused, Unknown
 from outlast.protocol.election import (
     Campaigned,
     CampaignFailed,

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 from outlast.agent.service import NO_SPACE, AgentService
-from outlast.errors import OutlastError, StoreError, StoreFull
+from outlast.errors import JobFailed, OutlastError, StoreError, StoreFull
 from outlast.kinship import die_with_parent
 from outlast.wire.rundir import RunDirectory
 
-LEFT = 0
+LEFT = 13
+"""Told to leave, and left; says nothing about the job."""
 
 
 def replica_list(text: str) -> tuple[int, ...]:
@@ -47,7 +48,9 @@ async def serve(arguments: argparse.Namespace) -> int:
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.preempt)
     outcome = await service.run()
-    return LEFT if outcome is None or outcome.finished else 4
+    if outcome is None:
+        return LEFT
+    return 0 if outcome.finished else JobFailed.exit_code
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -26,7 +26,6 @@ a process that the agent does not know, wherever this process or the agent may d
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib
 import os
@@ -51,6 +50,7 @@ from outlast.agent.spawning import (
     SpawnFailed,
     decode_request,
     frame,
+    opened,
     unborn_name,
 )
 
@@ -120,15 +120,8 @@ class _Forkserver:
         """The agent is dead: kill the groups of its replicas, then whatever still carries the mark."""
         for pid in self._guarded:
             kinship.kill_group(pid)
-        # Bounded, since a process in uninterruptible sleep dies only when its disk answers.
-        for _ in range(100):
-            marked = kinship.all_marked(self._nursery) if self._nursery else []
-            for pid in marked:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            if not marked:
-                break
-            time.sleep(0.01)
+        if self._nursery:
+            kinship.bury(self._nursery)
         os._exit(0)
 
     def _spawn(self, request: Spawn, descriptors: list[int]) -> Program | None:
@@ -187,7 +180,7 @@ class _Forkserver:
             os._exit(0)
 
     def _reason_for_interpreter(self, request: Spawn) -> str:
-        ours, theirs = self._environment, request.environment
+        ours, theirs = self._environment, opened(request.environment)
         for name in sorted(ours.keys() | theirs.keys()):
             if name.startswith(READ_AT_START) and ours.get(name) != theirs.get(name):
                 return f"{name} differs from what the forkserver was started with"
@@ -207,7 +200,7 @@ class _Forkserver:
             kinship.take_descriptors(stdout, stderr, keep=(theirs.fileno(), go))
             kinship.restore_signals()
             os.environ.clear()
-            os.environ.update(request.environment)
+            os.environ.update(opened(request.environment))
             time.tzset()
             os.chdir(request.cwd)
             os.nice(request.nice)
@@ -223,7 +216,7 @@ class _Forkserver:
         if cold:
             # Unbuffered, since output that is seen at once is worth more than a few system calls.
             command = [sys.executable, "-u", *request.argv]
-            os.execve(sys.executable, command, request.environment)  # noqa: S606 (no shell is wanted)
+            os.execve(sys.executable, command, os.environ)  # noqa: S606 (no shell is wanted)
         kinship.set_name(f"replica-{request.replica}")
         return Program(request.argv, request.cwd)
 

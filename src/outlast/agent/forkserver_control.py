@@ -25,9 +25,13 @@ from outlast.agent.spawning import (
     decode_reply,
     frame,
 )
+from outlast.kinship import stopped
 from outlast.wire.framing import FrameDecoder
 
 CLOSE_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 60.0
+"""Longer than the forkserver itself gives a fresh replica to get ready."""
+LOOK_EVERY_S = 1.0
 
 
 class ForkserverLost(Exception):
@@ -80,7 +84,8 @@ class ForkserverControl:
         try:
             # Duplicates, since the caller may be cancelled and close its own before they are sent.
             self._send(request, [os.dup(fd) for fd in (*write_ends, wait_end)])
-            reply = await answer
+            await self._answered(answer)
+            reply = answer.result()
             if isinstance(reply, Spawned):
                 os.write(go_end, b"g")
             return reply
@@ -92,6 +97,14 @@ class ForkserverControl:
         finally:
             del self._waiting[request.process]
             close_all([wait_end, go_end])
+
+    async def _answered(self, answer: asyncio.Future[Spawned | SpawnFailed]) -> None:
+        """Wait for an answer, but not for ever: a forkserver that is stopped or stuck is given up."""
+        deadline = self._loop.time() + ANSWER_WITHIN_S
+        while not answer.done():
+            await asyncio.wait([answer], timeout=LOOK_EVERY_S)
+            if not answer.done() and (stopped(self.pid) or self._loop.time() > deadline):
+                self.discard()
 
     def tell(self, message: Guard | Forget) -> None:
         if not self.lost.done():
@@ -168,7 +181,7 @@ class ForkserverControl:
 
     async def close(self) -> None:
         """Let it bury what is left and end by itself; kill it if that takes too long."""
-        if self.ready.done() and not self.lost.done():
+        if self.ready.done() and not self.lost.done() and not stopped(self.pid):
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             await asyncio.wait([self.lost], timeout=CLOSE_WITHIN_S)

@@ -29,7 +29,7 @@ from types import TracebackType
 from outlast import kinship
 from outlast.agent.forkserver_control import ForkserverControl, ForkserverLost, close_all
 from outlast.agent.output import Output
-from outlast.agent.spawning import Forget, Guard, Ready, Spawn, Spawned, unborn_name
+from outlast.agent.spawning import Forget, Guard, Ready, Spawn, Spawned, sealed, unborn_name
 from outlast.errors import JobFailed, UsageError
 from outlast.kinship import ExitStatus, kill_group
 
@@ -82,14 +82,19 @@ class Nursery:
     """Starts replicas and is their parent; use one at a time in a process, as `async with Nursery(…)`.
 
     `environment` is what the forkserver itself starts with: it should be the job's, since a replica whose
-    PYTHONPATH, OMP_NUM_THREADS and the like differ from it cannot be forked and starts cold.
+    PYTHONPATH, OMP_NUM_THREADS and the like differ from it cannot be forked and starts cold. `name` is the
+    mark that all its processes carry: eight letters, the same for every life of an agent.
     """
 
     def __init__(
-        self, *, preload: Sequence[str] = ("torch",), environment: Mapping[str, str] | None = None
+        self,
+        *,
+        preload: Sequence[str] = ("torch",),
+        environment: Mapping[str, str] | None = None,
+        name: str = "",
     ) -> None:
         self._preload = tuple(preload)
-        self._id = secrets.token_hex(4)
+        self._id = name or secrets.token_hex(4)
         base = os.environ if environment is None else environment
         self._environment = {**base, kinship.KIN: f"{self._id}/"}
         self._control: ForkserverControl | None = None
@@ -108,6 +113,8 @@ class Nursery:
 
     async def __aenter__(self) -> Nursery:
         kinship.become_subreaper()
+        # An earlier life of this agent may have died together with its forkserver, leaving nobody to tidy up.
+        kinship.bury(self._id)
         self._start_forkserver()
         self._sweep_every()
         return self
@@ -150,7 +157,7 @@ class Nursery:
         if not argv or (argv[0] == "-m" and len(argv) < 2):
             raise UsageError(f"nothing to run in {list(argv)}: give a script, or -m and a module")
         marked = {**environment, kinship.KIN: f"{self._id}/{process}"}
-        request = Spawn(replica, process, list(argv), marked, os.path.abspath(cwd), nice)
+        request = Spawn(replica, process, list(argv), sealed(marked), os.path.abspath(cwd), nice)
         write_ends = output.open()
         self._starting.add(process)
         try:

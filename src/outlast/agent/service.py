@@ -16,6 +16,7 @@ from outlast.agent.output import Output
 from outlast.agent.process import Nursery, ReplicaProcess
 from outlast.agent.watch import ReplicaWatch
 from outlast.errors import JobFailed, OutlastError, PeerRejected
+from outlast.kinship import nursery_name
 from outlast.protocol.messages import Message
 from outlast.protocol.restarts import RestartPolicy
 from outlast.protocol.supervision import (
@@ -66,7 +67,11 @@ class AgentService:
             policy=RestartPolicy(),
         )
         environment = self._environment()
-        self._nursery = Nursery(preload=self._run.preload, environment=environment)
+        self._nursery = Nursery(
+            preload=self._run.preload,
+            environment=environment,
+            name=nursery_name(str(directory.path), name),
+        )
         self._base_environment = environment
         self._watches: dict[int, ReplicaWatch] = {}
         self._processes: dict[int, ReplicaProcess] = {}
@@ -242,6 +247,8 @@ class AgentService:
                 last_words=output.last_words(),
             )
             del self._processes[replica]
+            if output.log_error is not None:
+                self._narrate(replica, f"could not be logged in full: {output.log_error}")
             if not status.success and not started.asked:
                 self._narrate(replica, ending.how)
         self._core.sampled({replica: watch.sample()}, self._now())

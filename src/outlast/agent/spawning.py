@@ -1,5 +1,8 @@
 """What the agent and its forkserver say to each other: typed, length-prefixed msgpack over a Unix socket."""
 
+import os
+from collections.abc import Mapping
+
 import msgspec
 
 from outlast.wire import framing
@@ -14,7 +17,7 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     replica: int
     process: str
     argv: list[str]
-    environment: dict[str, str]
+    environment: dict[bytes, bytes]
     cwd: str
     nice: int = 0
 
@@ -61,6 +64,15 @@ Reply = Ready | Spawned | SpawnFailed
 _encode = msgspec.msgpack.Encoder().encode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
+
+
+def sealed(environment: Mapping[str, str]) -> dict[bytes, bytes]:
+    """An environment as the kernel has it: names and values need not be text in any encoding."""
+    return {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+
+
+def opened(environment: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
 
 
 def frame(message: Request | Reply) -> bytes:

@@ -3,13 +3,15 @@
 import argparse
 import ast
 import asyncio
+import contextlib
 import os
 import re
+import resource
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from outlast.errors import ScriptNotFound, UsageError
+from outlast.errors import OutlastError, ScriptNotFound, UsageError
 from outlast.run.display import Display, LiveDisplay, PlainDisplay
 from outlast.run.home import home
 from outlast.run.launcher import Launcher, Options
@@ -23,6 +25,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(own)
     if not program:
         raise UsageError("nothing to run: outlast run -n 4 train.py [arguments of the script]")
+    options.program = program
     _check(options)
     program, source = _locate(program)
     preload = options.preload.split(",") if options.preload is not None else preloads(source)
@@ -40,10 +43,32 @@ def main(argv: list[str]) -> int:
         grace_s=options.grace,
     )
     display: Display = LiveDisplay() if sys.stderr.isatty() and not options.plain else PlainDisplay()
+    _raise_open_files()
+    code = OutlastError.exit_code
     try:
-        return asyncio.run(Launcher(launch, display).run())
+        code = asyncio.run(Launcher(launch, display).run())
+    except OutlastError as error:
+        code = error.exit_code
+        raise
     finally:
-        display.close()
+        if not display.close():
+            # The terminal takes nothing more, and an orderly exit would wait for it to.
+            os._exit(code)
+    return code
+
+
+def _raise_open_files() -> None:
+    """Agents need a few descriptors per replica; the soft limit is often far below what is allowed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current directory has been deleted; change to one that exists") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,6 +142,10 @@ def _check(options: argparse.Namespace) -> None:
     ):
         if value is not None and value < least:
             raise UsageError(f"{name} is {value}; use at least {least}")
+    if not 0 <= options.grace < float("inf"):
+        raise UsageError(f"--grace is {options.grace}; use a number of seconds, 0 or more")
+    if any(not _is_text(word) for word in options.program):
+        raise UsageError("the script and its arguments must be valid text in this locale's encoding")
     if options.agents > options.replicas:
         raise UsageError(
             f"--agents is {options.agents}, more than the {options.replicas} replicas they would run"
@@ -127,22 +156,36 @@ def _check(options: argparse.Namespace) -> None:
         )
 
 
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _locate(program: list[str]) -> tuple[list[str], Path | None]:
     """The program with its script's full path, and the file whose imports tell what to preload."""
     if program[0] == "-m":
         if len(program) < 2:
             raise UsageError("-m needs a module: outlast run -n 4 -m package.train")
-        sys.path.insert(0, os.getcwd())
+        sys.path.insert(0, str(_here()))
         try:
             spec = find_spec(program[1])
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
             spec = None
+            if not error.name or not f"{program[1]}.".startswith(f"{error.name}."):
+                # The module is there, but something that it imports is not; it says so best itself.
+                return program, None
+        except Exception:
+            # A package on the way fails at import, or the name is none: the replica's own words say more.
+            return program, None
         if spec is None:
             raise ScriptNotFound(f"there is no module {program[1]} here or in this environment")
         return program, Path(spec.origin) if spec.origin else None
-    script = Path(program[0])
+    here, script = _here(), Path(program[0])
     if not script.exists():
-        where = "" if script.is_absolute() else f" in {Path.cwd()}"
+        where = "" if script.is_absolute() else f" in {here}"
         raise ScriptNotFound(f"there is no script {program[0]}{where}")
     if not script.is_file():
         raise ScriptNotFound(f"{program[0]} is not a file; give the script itself, or -m and a module")

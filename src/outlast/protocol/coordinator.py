@@ -8,7 +8,8 @@ The core below is the whole coordinator without its sockets and its disk. While 
 - **Compare, then write.** Every write compares the leader's term and the document's revision in one
   transaction. A leader that has been replaced, or that works from an old document, is refused.
 - **Read, don't assume.** When the outcome of a write is unknown or refused, the document is read again before
-  anything else is decided.
+  anything else is decided. Reading is not enough when the write may still be on its way: so the document is
+  also written once more, as it was read, which makes the comparison of the late one fail.
 
 At most one commit is in flight; what is learned meanwhile goes into the next one, so ten deaths at once cost
 two views, not ten.
@@ -146,6 +147,7 @@ class CoordinatorCore:
         self._retry_at = 0.0
         self._ticket = 0
         self._in_flight: Commit | None = None
+        self._one_may_be_late = False
         self._awake_at: float | None = None
         self._senders: dict[int, Hashable] = {}
         self._told_anew = False
@@ -206,6 +208,7 @@ class CoordinatorCore:
         self.membership = None
         self.evidence = Evidence(self._timing, now) if self._tenure() else None
         self._in_flight = None
+        self._one_may_be_late = False
         self._loading = False
         self._retry_at = now
         self._senders.clear()
@@ -339,12 +342,14 @@ class CoordinatorCore:
                 assert self._in_flight is not None
                 membership, self._in_flight = self._in_flight.membership, None
                 self._revision = event.revision
+                self._one_may_be_late = False
                 self.trouble = ""
                 return self._agreed(membership)
             case Refused() | Unknown() if self._answers(event.ticket):
                 self._in_flight = None
                 self.membership = None
                 self._retry_at = now
+                self._one_may_be_late |= isinstance(event, Unknown)
             case NotStored() if self._answers(event.ticket):
                 self._in_flight = None
                 self.trouble = event.reason
@@ -378,7 +383,7 @@ class CoordinatorCore:
             return []
         assert self.membership is not None
         planned = plan(self.membership, self.evidence.change(self.membership, now))
-        if planned == self.membership:
+        if planned == self.membership and not self._one_may_be_late:
             return []
         self._ticket += 1
         self._in_flight = Commit(self._ticket, planned, self._revision, self.election.term)

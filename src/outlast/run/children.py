@@ -13,12 +13,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from outlast.errors import StoreFull
+from outlast.kinship import stopped
 
 RESTARTS = 20
 RESTART_WINDOW_S = 60.0
 USEFUL_AFTER_S = 5.0
 """Who ends with an error sooner than this would most likely do so again."""
 SPACE_AGAIN_S = 1.0
+STOPPED_FOR_S = 5.0
+LOOK_EVERY_S = 1.0
 
 
 class Child:
@@ -32,9 +35,12 @@ class Child:
         *,
         pass_fds: Sequence[int] = (),
         final: Sequence[int] = (0,),
+        replaceable: bool = False,
         on_line: Callable[[str, str], None],
     ) -> None:
-        """`final` are the exit codes with which the role itself is over, however long it was filled."""
+        """`final` are the exit codes with which the role itself is over, however long it was filled; one that
+        is `replaceable` at no cost is replaced even when it is only stopped."""
+        self._replaceable = replaceable
         self.name = name
         self._final = frozenset(final)
         self._command = [sys.executable, "-m", module, *arguments, "--parent", str(os.getpid())]
@@ -45,6 +51,7 @@ class Child:
         self._last_line = ""
         self._stopping: int | None = None
         self._was_useful = False
+        self._too_many_deaths = False
         self.restarts = 0
 
     @property
@@ -69,7 +76,9 @@ class Child:
 
     def last_line(self) -> str:
         """The last that it said on standard error, which has been shown already."""
-        return self._last_line.removeprefix(f"{self.name}: ") or "it did not say why"
+        if self._too_many_deaths:
+            return f"it was killed {RESTARTS} times within {RESTART_WINDOW_S:.0f} s"
+        return self._last_line.partition(": ")[2] or self._last_line or "it did not say why"
 
     def signal(self, number: int) -> None:
         """Send a signal that is meant to end the role: nobody fills it after that."""
@@ -96,12 +105,24 @@ class Child:
             asyncio.ensure_future(self._read(self._process.stdout, "stdout")),
             asyncio.ensure_future(self._read(self._process.stderr, "stderr")),
         ]
+        watching = asyncio.ensure_future(self._replace_if_stopped(self._process))
         status = await self._process.wait()
+        watching.cancel()
         # The pipes may be held open by what the child left behind; its own last lines are there already.
         await asyncio.wait(readers, timeout=0.5)
         for reader in readers:
             reader.cancel()
         return status
+
+    async def _replace_if_stopped(self, process: asyncio.subprocess.Process) -> None:
+        """Somebody has stopped it (SIGSTOP) and does not wake it: it is as good as dead."""
+        looks = 0
+        while self._replaceable:
+            await asyncio.sleep(LOOK_EVERY_S)
+            looks = looks + 1 if stopped(process.pid) else 0
+            if looks * LOOK_EVERY_S >= STOPPED_FOR_S:
+                process.kill()
+                return
 
     async def _read(self, pipe: asyncio.StreamReader, stream: str) -> None:
         while True:
@@ -119,4 +140,5 @@ class Child:
     def _too_often(self) -> bool:
         now = asyncio.get_running_loop().time()
         self._deaths.append(now)
-        return len(self._deaths) == RESTARTS and now - self._deaths[0] < RESTART_WINDOW_S
+        self._too_many_deaths = len(self._deaths) == RESTARTS and now - self._deaths[0] < RESTART_WINDOW_S
+        return self._too_many_deaths

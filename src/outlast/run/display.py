@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from outlast.protocol.messages import Phase, Status
+from outlast.protocol.messages import Phase, Pulse, Status
 from outlast.protocol.views import Seat, Standing, View
 
 QUEUED_LINES = 10_000
@@ -42,7 +42,9 @@ class Display(Protocol):
     def say(self, text: str) -> None: ...
     def view(self, view: View) -> None: ...
     def status(self, status: Status) -> None: ...
-    def close(self) -> None: ...
+    def close(self) -> bool:
+        """Show what is left; False if the terminal does not take it."""
+        ...
 
 
 class Printer:
@@ -67,14 +69,16 @@ class Printer:
         except queue.Full:
             self._left_out += 1
 
-    def close(self, within_s: float = 2.0) -> None:
+    def close(self, within_s: float = 2.0) -> bool:
+        """Do what is left to do; False if it was not done in time."""
         deadline = time.monotonic() + within_s
         try:
             self._note_left_out(within_s)
             self._queue.put(None, timeout=max(0.0, deadline - time.monotonic()))
         except queue.Full:
-            return
+            return False
         self._thread.join(max(0.0, deadline - time.monotonic()))
+        return not self._thread.is_alive()
 
     def _note_left_out(self, within_s: float = 0.0) -> None:
         if self._left_out:
@@ -110,8 +114,8 @@ class PlainDisplay:
     def status(self, status: Status) -> None:
         pass
 
-    def close(self) -> None:
-        self._printer.close()
+    def close(self) -> bool:
+        return self._printer.close()
 
 
 class LiveDisplay:
@@ -138,9 +142,9 @@ class LiveDisplay:
     def status(self, status: Status) -> None:
         self._printer.put(lambda: self._live.update(render(status)))
 
-    def close(self) -> None:
-        self._printer.close()
-        self._live.stop()
+    def close(self) -> bool:
+        self._printer.put(self._live.stop)
+        return self._printer.close()
 
 
 def describe(view: View) -> str:
@@ -165,7 +169,7 @@ def render(status: Status) -> Group:
             Text(seat.standing.value, style=_STYLES[seat.standing]),
             f"life {seat.incarnation}",
             f"step {pulse.step}" if pulse is not None else "",
-            _doing(seat, pulse.phase if pulse is not None else None),
+            _doing(seat, pulse),
             f"{pulse.pace_s * 1e3:.0f} ms/step" if pulse is not None and pulse.pace_s else "",
             f"pid {pulse.pid}" if pulse is not None else "",
             seat.agent,
@@ -183,10 +187,16 @@ def render(status: Status) -> Group:
     return Group(*parts)
 
 
-def _doing(seat: Seat, phase: Phase | None) -> str:
-    if phase is None:
+def _doing(seat: Seat, pulse: Pulse | None) -> str:
+    if pulse is None:
         return "not running" if seat.standing is Standing.GONE else ""
-    return _PHASES[phase]
+    if pulse.stopped_s > 0:
+        return f"stopped {pulse.stopped_s:.0f} s"
+    return _PHASES[pulse.phase]
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _prefixed(text: str) -> Text:

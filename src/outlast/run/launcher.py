@@ -25,10 +25,11 @@ from outlast.errors import (
     StoreFull,
     UsageError,
 )
+from outlast.kinship import bury, nursery_name
 from outlast.protocol.messages import Ended, Status, ViewNews
 from outlast.protocol.views import JobSpec, Outcome
 from outlast.run.children import Child
-from outlast.run.display import Display
+from outlast.run.display import Display, counted
 from outlast.run.home import fresh_name, started_at
 from outlast.run.observer import watch
 from outlast.wire.address import format_address, listen
@@ -45,7 +46,8 @@ END_WITHIN_S = 5.0
 # A coordinator never ends by itself but with these, which starting it again does not mend.
 _COORDINATOR_ENDS = tuple(kind.exit_code for kind in (ConfigError, AddressInUse, StoreFull, StoreDamaged))
 # An agent ends when the job does, or when it is told to leave.
-_AGENT_ENDS = (0, JobFailed.exit_code)
+_AGENT_LEFT = 13
+_AGENT_ENDS = (0, JobFailed.exit_code, _AGENT_LEFT)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -134,11 +136,13 @@ class Launcher:
             ["--run", str(directory.path), "--listen-fd", str(fd)],
             pass_fds=[fd],
             final=_COORDINATOR_ENDS,
+            replaceable=True,
             on_line=self._display.line,
         )
         agents = [self._agent(directory, index) for index in range(self._options.agents)]
         self._children = [coordinator, *agents]
-        self._display.say(f"{directory.name}: {self._options.replicas} replicas, logs in {directory.path}")
+        replicas = counted(self._options.replicas, "replica")
+        self._display.say(f"{directory.name}: {replicas}, logs in {directory.path}")
         loop.add_signal_handler(signal.SIGINT, self._interrupt, INTERRUPTED)
         loop.add_signal_handler(signal.SIGTERM, self._interrupt, TERMINATED)
         deciding: asyncio.Future[int] = asyncio.ensure_future(coordinator.run())
@@ -151,7 +155,8 @@ class Launcher:
             if deciding.done():
                 await self._without_coordinator(deciding.result(), working, agents)
             statuses = [agent.result() for agent in working if agent.done()]
-            if self._exit_code is None and all(code in _AGENT_ENDS for code in statuses):
+            left = all(code == _AGENT_LEFT for code in statuses)
+            if self._exit_code is None and not left and all(code in _AGENT_ENDS for code in statuses):
                 # The agents know that the job is over; give the news a moment to reach us as well.
                 await asyncio.wait([asyncio.ensure_future(self._ended.wait())], timeout=HEAR_WITHIN_S)
         finally:
@@ -159,8 +164,9 @@ class Launcher:
             for child in self._children:
                 child.signal(signal.SIGTERM if child is coordinator else signal.SIGKILL)
             await asyncio.wait([deciding, *working], timeout=END_WITHIN_S)
-            for child in self._children:
-                child.signal(signal.SIGKILL)
+            self._stop_at_once()
+            for agent in agents:
+                bury(nursery_name(str(directory.path), agent.name))
             loop.remove_signal_handler(signal.SIGINT)
             loop.remove_signal_handler(signal.SIGTERM)
         return self._conclude(coordinator, agents, statuses)
@@ -197,10 +203,16 @@ class Launcher:
         self._exit_code = exit_code
         if self._interrupts == 1:
             self._display.say("stopping; once more to stop at once")
-        for child in self._children[1:]:
-            child.signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
-        if self._interrupts > 1:
-            self._children[0].signal(signal.SIGKILL)
+            patience_s = self._options.grace_s + END_WITHIN_S
+            asyncio.get_running_loop().call_later(patience_s, self._stop_at_once)
+            for agent in self._children[1:]:
+                agent.signal(signal.SIGTERM)
+        else:
+            self._stop_at_once()
+
+    def _stop_at_once(self) -> None:
+        for child in self._children:
+            child.signal(signal.SIGKILL)
 
     async def _without_coordinator(
         self, status: int, working: list["asyncio.Future[int]"], agents: list[Child]
@@ -223,7 +235,8 @@ class Launcher:
             return self._exit_code
         if self._exit_code is not None:
             raise _Reported(self._exit_code, f"the coordinator cannot go on: {coordinator.last_line()}")
-        failed = [(agent, status) for agent, status in zip(agents, statuses, strict=True) if status > 0]
+        failed = [(agent, status) for agent, status in zip(agents, statuses, strict=True)]
+        failed = [(agent, status) for agent, status in failed if status not in (0, _AGENT_LEFT)]
         if failed:
             agent, status = failed[0]
             raise _Reported(status, f"{agent.name} cannot go on: {agent.last_line()}")
