@@ -9,10 +9,11 @@ Complaints are edges of a graph; the fewest members have to go so that no edge i
 most edges first: one that is cut off from many touches many edges, whether it complains, is complained about,
 or both. A case is opened by a complaint that has been upheld long enough, and decided by all there are: who
 happened to complain first must not tip the scales. Ties fall on the one that more others accuse, then on the
-higher replica id, so that every leader that sees the same complaints decides the same.
+one with more lives behind it (it may have been evicted for the same reason a moment ago), then on the higher
+replica id, so that every leader that sees the same complaints decides the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class Complaints:
@@ -45,16 +46,17 @@ class Complaints:
         self._since.clear()
         self._last.clear()
 
-    def verdict(self, members: set[int], now: float) -> list[int]:
-        """Who has to leave so that those who stay can all reach each other."""
+    def verdict(self, lives: Mapping[int, int], now: float) -> list[int]:
+        """Who has to leave so that those who stay can all reach each other; `lives` are the members, each
+        with its incarnation."""
         for edge in [edge for edge, last in self._last.items() if now - last > self._holds_s]:
             self._drop(edge)
-        edges = {edge for edge in self._since if edge[0] in members and edge[1] in members}
+        edges = {edge for edge in self._since if edge[0] in lives and edge[1] in lives}
         due = {edge for edge in edges if now - self._since[edge] >= self._counts_after_s}
         leaving: list[int] = []
         while due:
             candidates = {replica for edge in due for replica in edge}
-            worst = max(candidates, key=lambda r: (_degree(edges, r), _accusers(edges, r), r))
+            worst = max(candidates, key=lambda r: (_degree(edges, r), _accusers(edges, r), lives[r], r))
             leaving.append(worst)
             edges = {edge for edge in edges if worst not in edge}
             due &= edges

@@ -201,7 +201,7 @@ class Evidence:
                 f"replica {pulse.replica} hangs at step {pulse.step} while others wait for it",
             )
         staying = {
-            seat.replica
+            seat.replica: seat.incarnation
             for seat in membership.seats.values()
             if seat.standing is Standing.MEMBER and seat.replica not in change.removals
         }

@@ -111,8 +111,10 @@ class Checkers:
             now = after.seats.get(seat.replica)
             if now is None or not seat.present or now.standing is not Standing.EVICTED:
                 continue
+            # Between two, nobody can say which of them is cut off.
+            pair = before.seats.values() if len(before.view.members) == 2 else [seat]
             self._require(
-                self._sim.excused(seat),
+                any(self._sim.excused(one) for one in pair),
                 f"replica {seat.replica} is evicted, but nothing has happened to it: {after.view.cause}",
             )
         doubted = {seat.replica for seat in after.seats.values() if seat.standing is Standing.EVICTED}

@@ -175,8 +175,14 @@ class LocalCluster:
         return {int(page.stem.removeprefix("replica-")): _step(page) for page in pages}
 
     def replica_pids(self) -> dict[int, int]:
-        """The processes of all replicas that the coordinator knows to run."""
-        status = self.wait_for("a status", lambda _: True)
+        """The processes of all learners and members, once their agents have told of them."""
+        status = self.wait_for(
+            "a process of every present replica",
+            lambda status: (
+                {pulse.replica for pulse in status.pulses if pulse.pid}
+                >= {seat.replica for seat in status.seats if seat.present}
+            ),
+        )
         return {pulse.replica: pulse.pid for pulse in status.pulses}
 
     def replica_pid(self, replica: int) -> int:
