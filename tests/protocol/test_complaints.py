@@ -121,8 +121,8 @@ def test_nobody_can_complain_about_itself() -> None:
 
 
 def test_complaints_by_or_about_non_members_do_not_count() -> None:
-    assert upheld({0: {1}}, members={0, 2}) == []
-    assert upheld({0: {1}}, members={1, 2}) == []
+    assert upheld({0: {1}}, members={0: 1, 2: 1}) == []
+    assert upheld({0: {1}}, members={1: 1, 2: 1}) == []
 
 
 def test_one_that_is_forgotten_takes_its_complaints_and_those_about_it_along() -> None:

@@ -27,7 +27,7 @@ def pulse(
 
 
 def stuck(*pulses: Pulse) -> list[int]:
-    return [p.replica for p in hung(list(pulses), view=VIEW, window_s=WINDOW_S, cold_s=COLD_S)]
+    return [p.replica for p in hung(list(pulses), all_seen=True, view=VIEW, window_s=WINDOW_S, cold_s=COLD_S)]
 
 
 def test_who_computes_for_too_long_while_a_peer_waits_is_hung() -> None:
@@ -140,3 +140,11 @@ def test_a_rollback_makes_a_life_cold_again_instead_of_giving_a_negative_pace() 
     assert paced(*warm, (5.0, 50)).step_s == 0.0
     onwards = [(5.0 + n * PACE_S, 50 + n) for n in range(20)]
     assert paced(*warm, *onwards).step_s == pytest.approx(PACE_S), "and then warm again"
+
+
+def test_nobody_who_waits_is_blamed_while_a_member_is_out_of_sight() -> None:
+    pulses = [pulse(0, Phase.WAITING, step=8), pulse(1, Phase.WAITING, step=7)]
+    assert hung(pulses, all_seen=False, view=VIEW, window_s=WINDOW_S, cold_s=COLD_S) == []
+    pulses.append(pulse(2, Phase.COMPUTING))
+    blamed = hung(pulses, all_seen=False, view=VIEW, window_s=WINDOW_S, cold_s=COLD_S)
+    assert [one.replica for one in blamed] == [2], "who computes is to blame whoever else is not seen"

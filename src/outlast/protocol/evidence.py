@@ -118,7 +118,8 @@ class Evidence:
             pulse
             for picture in self.agents.values()
             for pulse in picture.beat.pulses
-            if (seat := membership.seats.get(pulse.replica)) is not None and seat.process == pulse.process
+            if (seat := membership.seats.get(pulse.replica)) is not None
+            and (seat.agent, seat.process) == (picture.beat.agent, pulse.process)
         ]
 
     def silent_agents(self, now: float) -> list[str]:
@@ -190,6 +191,7 @@ class Evidence:
         members = [p for p in pulses if membership.seats[p.replica].standing is Standing.MEMBER]
         stuck = hung(
             members,
+            all_seen=self._all_seen(membership, members, now),
             view=membership.view.number,
             window_s=self._timing.detect_within_s,
             cold_s=self._timing.cold_within_s,
@@ -207,6 +209,16 @@ class Evidence:
         }
         for replica in self._complaints.verdict(staying, now):
             self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
+
+    def _all_seen(self, membership: Membership, pulses: list[Pulse], now: float) -> bool:
+        """Whether there is a fresh pulse of every member."""
+        fresh_s = self._timing.complaint_holds_s
+        fresh = {
+            pulse.replica
+            for pulse in pulses
+            if self.agents[membership.seats[pulse.replica].agent].history.silence_s(now) < fresh_s
+        }
+        return fresh >= {member.replica for member in membership.view.members}
 
     def _doubt(self, change: Change, seat: Seat, cause: str) -> None:
         removal = Removal(process=seat.process, standing=Standing.EVICTED, cause=cause, proven=False)

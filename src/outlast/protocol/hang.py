@@ -56,8 +56,9 @@ class Pace:
         return max(0.0, (last_at - first_at) / (last - first)) if last > first else 0.0
 
 
-def hung(pulses: list[Pulse], *, view: int, window_s: float, cold_s: float) -> list[Pulse]:
-    """Those of the members' pulses that show a hang; `cold_s` is the limit for lives not yet warm."""
+def hung(pulses: list[Pulse], *, all_seen: bool, view: int, window_s: float, cold_s: float) -> list[Pulse]:
+    """Those of the members' pulses that show a hang. `all_seen` says whether there is a fresh one of every
+    member; `cold_s` is the limit for lives not yet warm."""
     waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING and pulse.view >= view]
     if not any(pulse.quiet_s >= window_s for pulse in waiting):
         return []
@@ -65,15 +66,18 @@ def hung(pulses: list[Pulse], *, view: int, window_s: float, cold_s: float) -> l
     patience_s = window_s + STEPS_OF_PATIENCE * max(pulse.pace_s for pulse in pulses)
     return [
         pulse
-        for pulse in _waited_for(pulses, view, max(pulse.step for pulse in waiting))
+        for pulse in _waited_for(pulses, all_seen, view, max(pulse.step for pulse in waiting))
         if pulse.quiet_s > (patience_s if pulse.pace_s > 0 else max(cold_s, patience_s))
     ]
 
 
-def _waited_for(pulses: list[Pulse], view: int, step: int) -> list[Pulse]:
-    """Whom the others wait for: whoever computes; if nobody does, whoever waits in the past."""
+def _waited_for(pulses: list[Pulse], all_seen: bool, view: int, step: int) -> list[Pulse]:
+    """Whom the others wait for: whoever computes; if nobody does, whoever waits in the past. But that nobody
+    computes is only known when everybody is seen: else all may be waiting for the one that is not."""
     computing = [pulse for pulse in pulses if pulse.phase in (Phase.COMPUTING, Phase.STARTING)]
     waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING]
     in_old_view = [pulse for pulse in waiting if pulse.view < view]
     at_old_step = [pulse for pulse in waiting if pulse.step < step]
-    return computing or in_old_view or at_old_step
+    if computing or not all_seen:
+        return computing
+    return in_old_view or at_old_step
