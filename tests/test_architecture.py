@@ -21,7 +21,7 @@ ALLOWED = {
     "coordinator": {"wire", "protocol", "kinship", "errors"},
     "agent": {"wire", "protocol", "kinship", "errors"},
     "train": {"wire", "protocol", "kinship", "errors"},
-    "sim": {"protocol", "errors"},
+    "sim": {"protocol", "kinship", "errors"},
     "wire": {"protocol", "errors"},
     "protocol": {"errors"},
     "kinship": set(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
 
+from outlast.kinship import die_with_parent
 from outlast.sim.simulation import Cast, Simulation, Verdict
 
 BATCH = 25
@@ -45,7 +46,8 @@ def sweep(
     workers = os.cpu_count() or 1
     batches = _batches(iter(seeds))
     # A fresh interpreter per worker: forking a process that may have threads is asking for trouble.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
         running = {pool.submit(_run_batch, batch) for batch in islice(batches, workers * 2)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
