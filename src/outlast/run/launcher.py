@@ -235,11 +235,11 @@ class Launcher:
             return self._exit_code
         if self._exit_code is not None:
             raise _Reported(self._exit_code, f"the coordinator cannot go on: {coordinator.last_line()}")
-        failed = [(agent, status) for agent, status in zip(agents, statuses, strict=True)]
-        failed = [(agent, status) for agent, status in failed if status not in (0, _AGENT_LEFT)]
-        if failed:
-            agent, status = failed[0]
-            raise _Reported(status, f"{agent.name} cannot go on: {agent.last_line()}")
+        for agent, status in zip(agents, statuses, strict=True):
+            if status not in (0, _AGENT_LEFT):
+                # One that was killed too often has a signal for a status, which is no exit code.
+                code = status if status > 0 else JobFailed.exit_code
+                raise _Reported(code, f"{agent.name} cannot go on: {agent.last_line()}")
         raise JobFailed("all agents have left before the work was done")
 
 
