@@ -1,0 +1,50 @@
+"""The flat vectors of one replica: taken, shared for a while, and used again.
+
+A flat vector is as large as the model, so how many there are decides how much memory a replica needs, and
+allocating one in every step would cost more than filling it. But one that is still on its way to a peer must
+not be written to. So each has a number of holders: `take` makes the first, whoever sends from it adds itself
+with `hold`, and when the last of them has called `give_back`, it is free for the next `take`.
+"""
+
+import threading
+
+import torch
+from torch import Tensor
+
+
+class FlatPool:
+    """Any thread may call anything."""
+
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        self._size = size
+        self._dtype = dtype
+        self._lock = threading.Lock()
+        self._holders: dict[int, int] = {}
+        # Last in, first out: the one used most recently is the one most likely to be in the cache.
+        self._free: list[Tensor] = []
+        self.allocated = 0
+
+    def take(self) -> Tensor:
+        """A free vector with arbitrary content."""
+        with self._lock:
+            if self._free:
+                flat = self._free.pop()
+            else:
+                flat = torch.empty(self._size, dtype=self._dtype)
+                self.allocated += 1
+            self._holders[id(flat)] = 1
+            return flat
+
+    def hold(self, flat: Tensor) -> None:
+        """Keep a vector from being used again until one more `give_back`."""
+        with self._lock:
+            self._holders[id(flat)] += 1
+
+    def give_back(self, flat: Tensor) -> None:
+        with self._lock:
+            left = self._holders[id(flat)] - 1
+            if left:
+                self._holders[id(flat)] = left
+            else:
+                del self._holders[id(flat)]
+                self._free.append(flat)

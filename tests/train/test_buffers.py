@@ -1,0 +1,150 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from shard_work import Replica
+from torch import Tensor, nn
+
+from outlast.errors import ConfigError
+
+
+class Counting(nn.Module):
+    """A model that does to its buffers what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("mean", torch.tensor([1.0, 2.0]))
+        self.register_buffer("mask", torch.tensor([float("-inf")], dtype=torch.bfloat16))
+        self.register_buffer("count", torch.tensor(5))
+        self.register_buffer("turn", torch.ones(2, dtype=torch.complex64))
+
+
+Change = Callable[[Counting], object]
+MEAN, MASK = 1 << 1, 1 << 2
+
+
+@pytest.fixture
+def replica() -> Replica:
+    made = Replica(Counting(), 4)
+    made.start([0, 1])
+    return made
+
+
+def run(replica: Replica, shard: int, change: Change, weight: float = 1) -> None:
+    replica.gradients.open_shard(shard, 1)
+    change(replica.model)  # type: ignore[arg-type]
+    replica.gradients.backward(replica.model.weight.sum(), weight)
+    replica.gradients.close_shard()
+
+
+def nothing(model: Counting) -> None:
+    pass
+
+
+def mean_of(replica: Replica) -> Tensor:
+    (total,) = replica.gradients.nodes()
+    return replica.layout.views(total.flat)[1] / total.weight
+
+
+def test_every_shard_starts_from_the_steps_own_buffers(replica: Replica) -> None:
+    seen: list[list[float]] = []
+
+    def change(model: Counting) -> None:
+        seen.append([*model.mean.tolist(), model.count.item()])
+        model.mean.add_(1)
+        model.count += 1
+
+    run(replica, 0, change)
+    run(replica, 1, change)
+    assert seen == [[1, 2, 5], [1, 2, 5]]
+    assert mean_of(replica).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda model: model.mean.mul_(3), id="in place"),
+        pytest.param(lambda model: model.mean.data.mul_(3), id="past autograd"),
+        pytest.param(lambda model: setattr(model, "mean", model.mean * 3), id="by another tensor"),
+        pytest.param(lambda model: setattr(model, "mean", model.mean * 3 * model.weight), id="with a graph"),
+    ],
+)
+def test_a_change_is_seen_however_it_is_made_and_averaged_by_weight(replica: Replica, change: Change) -> None:
+    own = replica.model.mean
+    run(replica, 0, change, weight=3)
+    run(replica, 1, nothing, weight=1)
+    (total,) = replica.gradients.nodes()
+    assert total.mask == 0b1 | MEAN
+    assert mean_of(replica).tolist() == [2.5, 5.0]
+    replica.gradients.take(total.flat, total.weight, total.mask, total.integers)
+    assert replica.model.mean is own
+    assert own.tolist() == [2.5, 5.0]
+    assert not own.requires_grad
+    replica.start([0, 1])
+    run(replica, 0, nothing)
+    run(replica, 1, nothing)
+    assert replica.gradients.nodes()[0].mask == 0b1
+
+
+def test_buffers_that_did_not_change_keep_their_bits(replica: Replica) -> None:
+    replica.model.mean.copy_(torch.tensor([0.1, 1 / 3]))
+    replica.start([0, 1])
+    run(replica, 0, nothing, weight=3)
+    run(replica, 1, nothing, weight=4)
+    (total,) = replica.gradients.nodes()
+    replica.gradients.take(total.flat, total.weight, total.mask, total.integers)
+    assert torch.equal(replica.model.mean, torch.tensor([0.1, 1 / 3]))
+    assert replica.model.mask.tolist() == [float("-inf")]
+    assert total.integers == {}
+
+
+@pytest.mark.parametrize("by", [(1, -4), (-4, 1)])
+def test_integer_buffers_become_the_largest_and_the_rest_goes_back(
+    replica: Replica, by: tuple[int, int]
+) -> None:
+    run(replica, 0, lambda model: model.count.add_(by[0]))
+    run(replica, 1, lambda model: model.count.add_(by[1]))
+    (total,) = replica.gradients.nodes()
+    assert total.integers == {0: (6).to_bytes(8, "little")}
+    replica.gradients.take(total.flat, total.weight, total.mask, total.integers)
+    assert replica.model.count.item() == 6
+    replica.start([0])
+    run(replica, 0, lambda model: (model.count.add_(1), model.mean.add_(1)))
+    replica.gradients.take(torch.zeros(replica.layout.size), 1.0, 0b1, {})
+    assert replica.model.count.item() == 6
+    assert replica.model.mean.tolist() == [1, 2]
+
+
+def test_a_step_starts_from_what_the_user_made_of_the_buffers(replica: Replica) -> None:
+    replica.gradients.take(torch.zeros(replica.layout.size), 1.0, 0, {})
+    replica.model.mean.data.fill_(9)
+    replica.start([0, 1])
+    run(replica, 0, lambda model: model.mean.add_(1))
+    run(replica, 1, nothing)
+    assert mean_of(replica).tolist() == [9.5, 9.5]
+
+
+def test_a_shard_without_weight_has_no_say(replica: Replica) -> None:
+    def change(model: Counting) -> None:
+        model.mean.fill_(float("nan"))
+        model.count += 100
+
+    run(replica, 0, change, weight=0)
+    run(replica, 1, lambda model: model.count.add_(1))
+    (total,) = replica.gradients.nodes()
+    assert mean_of(replica).tolist() == [1, 2]
+    assert total.mask == 0b1
+    assert total.integers == {0: (6).to_bytes(8, "little")}
+
+
+def test_what_can_not_be_merged_is_refused_by_name(replica: Replica) -> None:
+    with pytest.raises(ConfigError, match="complex buffer turn changed in a shard"):
+        run(replica, 0, lambda model: model.turn.mul_(1j))
+    with pytest.raises(ConfigError, match=r"buffer mean changed its shape from \(2,\) to \(3,\)"):
+        run(replica, 0, lambda model: setattr(model, "mean", torch.zeros(3)))
+    with pytest.raises(ConfigError, match=r"buffer mean is gone"):
+        run(replica, 0, lambda model: setattr(model, "mean", None))
+    replica.model.mean = torch.zeros(3)
+    with pytest.raises(ConfigError, match=r"became torch.float32 \(3,\); it was torch.float32 \(2,\)"):
+        replica.gradients.start_step()
