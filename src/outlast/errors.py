@@ -3,6 +3,7 @@
     OutlastError
     ├── UsageError            the call or the command line is wrong
     │   ├── ConfigError       a setting has a value that cannot work
+    │   ├── LoopError         the training loop does what a loop of steps must not do
     │   └── ScriptNotFound    the training script is not there
     ├── JobFailed             the job ended without finishing
     │   └── ScriptFailed      a replica kept failing; carries its last words
@@ -35,6 +36,10 @@ class UsageError(OutlastError):
 
 class ConfigError(UsageError):
     """A setting that cannot work, named together with its value and the fix."""
+
+
+class LoopError(UsageError):
+    """The training loop breaks a rule on which all replicas rely; names the replica, the step and the rule."""
 
 
 class ScriptNotFound(UsageError):

@@ -13,7 +13,8 @@ No bookkeeping can keep that promise, so it is given to the kernel, in three par
 
 Beside that, what a child must shed of its inheritance (descriptors, signals), how it ended, and the few facts
 that the agent reads from `/proc` about it: is it stopped, and how long was it kept from running by others.
-They are plain reads of a few bytes, cheap enough for ten times a second.
+They are plain reads of a few bytes, cheap enough for ten times a second. And how nice it is: a replica that
+starts beside others that train gives way to them until it takes part.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import contextlib
 import hashlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,6 +166,13 @@ class ExitStatus:
     def success(self) -> bool:
         return self.code == 0
 
+    @property
+    def own_fault(self) -> bool:
+        """Whether the program brought it upon itself: an uncaught exception, or a crash in native code."""
+        if self.signal is not None:
+            return self.signal in _CRASHES
+        return self.code != 0 and self.code not in _TOLD_TO_END
+
     def describe(self, *, asked: bool = False) -> str:
         """The end of a sentence that starts with "replica 3"; `asked` if we killed it ourselves."""
         if self.signal is None:
@@ -173,6 +182,10 @@ class ExitStatus:
         hint = None if asked else _HINTS.get(self.signal)
         return f"was killed by {name}" + (f" ({hint})" if hint else "")
 
+
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
+# What a handler or a shell makes of a signal that somebody sent.
+_TOLD_TO_END = frozenset(128 + s for s in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM))
 
 _HINTS: dict[int, str] = {
     signal.SIGKILL: "out of memory?",
@@ -228,6 +241,59 @@ def restore_signals() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def can_unnice() -> bool:
+    """Whether this process may take back being nice; most users may not."""
+    worked = False
+
+    def try_it() -> None:
+        nonlocal worked
+        # Niceness is the thread's own, so a thread that ends with it is the place to try. What capabilities
+        # and limits say is not enough: they may be void in a container.
+        with contextlib.suppress(OSError):
+            before = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, 0, before + 1)
+            os.setpriority(os.PRIO_PROCESS, 0, before)
+            worked = before < _NICEST
+
+    thread = threading.Thread(target=try_it, name="outlast-nice")
+    thread.start()
+    thread.join()
+    return worked
+
+
+def unnice() -> bool:
+    """Be as nice as our parent again, the agent, with all threads; whether that worked. Called by a replica
+    that its agent may have started nice."""
+    try:
+        wanted = os.getpriority(os.PRIO_PROCESS, os.getppid())
+        # A thread that has not had its turn may start another one, which is as nice as itself; so look again.
+        for _ in range(_UNNICE_ATTEMPTS):
+            nicer = [thread for thread in _own_threads() if _niceness(thread) > wanted]
+            if not nicer:
+                return True
+            for thread in nicer:
+                with contextlib.suppress(ProcessLookupError):
+                    os.setpriority(os.PRIO_PROCESS, thread, wanted)
+    except OSError:
+        pass
+    return False
+
+
+_NICEST = 19
+_UNNICE_ATTEMPTS = 10
+
+
+def _own_threads() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/task")]
+
+
+def _niceness(thread: int) -> int:
+    try:
+        return os.getpriority(os.PRIO_PROCESS, thread)
+    except ProcessLookupError:
+        return -_NICEST - 1
 
 
 def _read(path: str) -> bytes:

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from outlast import kinship
+from outlast.kinship import ExitStatus
 
 Until = Any
 
@@ -95,3 +97,60 @@ def test_the_agents_modules_are_light() -> None:
     torch, resident_mb = done.stdout.split()
     assert torch == "False"
     assert int(resident_mb) < 60
+
+
+@pytest.mark.parametrize(
+    ("status", "own_fault"),
+    [
+        (ExitStatus(0, None), False),
+        (ExitStatus(1, None), True),
+        (ExitStatus(143, None), False),
+        (ExitStatus(None, signal.SIGSEGV), True),
+        (ExitStatus(None, signal.SIGABRT), True),
+        (ExitStatus(None, signal.SIGKILL), False),
+        (ExitStatus(None, signal.SIGTERM), False),
+        (ExitStatus(None, signal.SIGINT), False),
+    ],
+)
+def test_whether_a_process_died_by_its_own_fault(status: ExitStatus, own_fault: bool) -> None:
+    assert status.own_fault is own_fault
+
+
+NICE = """
+    import os, threading
+    from outlast import kinship
+    over = threading.Event()
+    threading.Thread(target=over.wait).start()
+    nices = lambda: {os.getpriority(os.PRIO_PROCESS, int(t)) for t in os.listdir("/proc/self/task")}
+    before = nices()
+    os.nice(10)
+    threading.Thread(target=over.wait).start()
+    assert len(nices()) == 2, nices()
+    print(kinship.can_unnice(), kinship.unnice(), nices() == before)
+    over.set()
+"""
+
+
+def test_all_threads_stop_being_nice_if_that_is_allowed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(NICE)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(kinship.can_unnice())] * 3
+
+
+def test_one_who_may_not_take_it_back_is_told_so_and_stays_nice() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else; for others, the test above says the same")
+    head, line, rest = textwrap.dedent(NICE).partition("from outlast import kinship\n")
+    nobody = "import resource; resource.setrlimit(resource.RLIMIT_NICE, (0, 0)); os.setuid(65534)\n"
+    source = head + line + nobody + rest
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"] * 3
+
+
+def test_niceness_that_the_whole_job_was_started_with_is_left_alone() -> None:
+    """`nice outlast run` means it: a replica goes back to what its agent has, not to nothing."""
+    start = f"subprocess.run([sys.executable, '-c', {textwrap.dedent(NICE)!r}], check=True)"
+    source = f"import os, subprocess, sys\nos.nice(3)\n{start}"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(kinship.can_unnice())] * 3

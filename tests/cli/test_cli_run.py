@@ -69,6 +69,8 @@ def test_what_cannot_be_read_preloads_nothing(tmp_path: Path) -> None:
         (["-n", "1", "--agents", "2", "train.py"], "--agents is 2"),
         (["--threads", "0", "train.py"], "--threads is 0"),
         (["--shards", "0", "train.py"], "--shards is 0"),
+        (["-n", "2", "--min-replicas", "3", "train.py"], "--min-replicas"),
+        (["-n", "2", "--min-replicas", "0", "train.py"], "--min-replicas"),
         (["--detect-within", "0.001", "train.py"], "is 0.001, but must lie between"),
         (["--detect-within", "nan", "train.py"], "is nan, but must lie between"),
         (["--name", "../elsewhere", "train.py"], "--name is '../elsewhere'"),

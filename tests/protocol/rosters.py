@@ -1,5 +1,7 @@
 """Memberships and changes to plan with, for the tests of the roster."""
 
+from dataclasses import replace
+
 from outlast.protocol.messages import Register
 from outlast.protocol.roster import Change, Removal, plan
 from outlast.protocol.views import JobSpec, Membership, Standing, View
@@ -11,8 +13,8 @@ def first_process(replica: int) -> int:
     return PROCESSES_APART * replica + 1
 
 
-def empty(replicas: int = 3) -> Membership:
-    return Membership(spec=JobSpec(name="job", replicas=replicas, shards=6))
+def empty(replicas: int = 3, least: int = 1) -> Membership:
+    return Membership(spec=JobSpec(name="job", replicas=replicas, shards=6, min_replicas=least))
 
 
 def arrivals(*replicas: int, life: int = 1, rejoin: int = 0) -> dict[int, Register]:
@@ -29,9 +31,9 @@ def arrivals(*replicas: int, life: int = 1, rejoin: int = 0) -> dict[int, Regist
     }
 
 
-def formed(replicas: int = 3) -> Membership:
+def formed(replicas: int = 3, least: int = 1) -> Membership:
     """A job in its first view, which everybody has adopted."""
-    return plan(empty(replicas), Change(arrivals=arrivals(*range(replicas))))
+    return plan(empty(replicas, least), Change(arrivals=arrivals(*range(replicas))))
 
 
 def with_learner(replica: int, replicas: int = 3) -> Membership:
@@ -42,7 +44,13 @@ def with_learner(replica: int, replicas: int = 3) -> Membership:
 
 
 def activated(membership: Membership) -> Membership:
-    return plan(membership, Change(adopted={member.replica for member in membership.view.members}))
+    return plan(membership, adopted_by(membership, *(member.replica for member in membership.view.members)))
+
+
+def adopted_by(membership: Membership, *replicas: int, view: int | None = None) -> Change:
+    """These have put the newest view into force, or the one with that number."""
+    number = membership.view.number if view is None else view
+    return Change(adopted=dict.fromkeys(replicas, number))
 
 
 def dead(*replicas: int, life: int = 1) -> dict[int, Removal]:
@@ -52,7 +60,22 @@ def dead(*replicas: int, life: int = 1) -> dict[int, Removal]:
 
 def done(*replicas: int) -> dict[int, Removal]:
     """The agents saw these processes exit after all of their work."""
-    return {r: _removal(r, 1, Standing.FINISHED, f"replica {r} has finished", True) for r in replicas}
+    removals = {r: _removal(r, 1, Standing.FINISHED, f"replica {r} has finished", True) for r in replicas}
+    return {r: replace(removal, planned=True) for r, removal in removals.items()}
+
+
+def leaving(*replicas: int, life: int = 1) -> dict[int, Removal]:
+    """These have asked to leave, and work on until the others can do without them."""
+    return {
+        r: Removal(
+            process=first_process(r) + life - 1,
+            standing=Standing.EVICTED,
+            cause=f"replica {r} leaves",
+            proven=True,
+            planned=True,
+        )
+        for r in replicas
+    }
 
 
 def doubted(*replicas: int, life: int = 1) -> dict[int, Removal]:

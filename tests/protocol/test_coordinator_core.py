@@ -23,13 +23,17 @@ from outlast.protocol.election import Campaign, Campaigned, Renewed
 from outlast.protocol.messages import (
     Ask,
     Beat,
+    BeatAck,
     Departure,
     Ended,
+    Evicted,
     Fetch,
     GaveUp,
+    Message,
     Pulse,
     Register,
     Report,
+    ReportAck,
     ViewNews,
 )
 from outlast.protocol.timing import Timing
@@ -260,3 +264,43 @@ def test_a_replica_that_the_job_has_no_place_for_is_not_admitted() -> None:
     core = training()
     assert core.handle(register(2), 0.1) == []
     assert core.handle(register(-1), 0.1) == []
+
+
+def answer(actions: list[Action]) -> Message:
+    (send,) = [action for action in actions if isinstance(action, Send)]
+    return send.message
+
+
+def test_one_that_leaves_as_planned_is_neither_evicted_nor_replaced_while_it_is_counted_on() -> None:
+    core = training()
+    leaving = Received("replica-1", Report(replica=1, incarnation=1, view=1, leaving=True))
+    commit = commit_in(core.handle(leaving, 0.1))
+    core.handle(Committed(commit.ticket, revision=12), 0.1)
+    assert isinstance(answer(core.handle(leaving, 0.2)), ReportAck)
+    ack = answer(core.handle(beat(1, 1), 0.2))
+    assert isinstance(ack, BeatAck)
+    assert ack.evicted == ()
+
+    moved_on = Received("replica-0", Report(replica=0, incarnation=1, view=2))
+    core.handle(Committed(commit_in(core.handle(moved_on, 0.3)).ticket, revision=13), 0.3)
+    assert isinstance(answer(core.handle(leaving, 0.4)), Evicted)
+    ack = answer(core.handle(beat(1, 2), 0.4))
+    assert isinstance(ack, BeatAck)
+    assert (ack.evicted, ack.failing) == ((PROCESS,), ())
+
+
+def test_the_agent_hears_which_of_its_replicas_announced_their_own_failure() -> None:
+    core = training()
+    failing = Received("replica-1", Report(replica=1, incarnation=1, view=1, failing="ValueError: no"))
+    commit = commit_in(core.handle(failing, 0.1))
+    core.handle(Committed(commit.ticket, revision=12), 0.1)
+    assert isinstance(answer(core.handle(failing, 0.2)), Evicted)
+    ack = answer(core.handle(beat(1, 1), 0.2))
+    assert isinstance(ack, BeatAck)
+    assert (ack.evicted, ack.failing) == ((PROCESS,), (PROCESS,))
+
+
+def test_an_observer_hears_how_many_members_it_takes() -> None:
+    status = training().status(0.1, {})
+    assert status is not None
+    assert status.needed == 1

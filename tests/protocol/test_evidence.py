@@ -1,9 +1,10 @@
 """What follows from what a leader has heard: proof acts at once, suspicion needs trust in one's own ears."""
 
+import msgspec
 from rosters import formed
 
 from outlast.protocol.evidence import Evidence, outstanding
-from outlast.protocol.messages import Beat, Departure, Pulse, Register, Report
+from outlast.protocol.messages import Beat, Departure, Phase, Pulse, Register, Report
 from outlast.protocol.roster import Change, plan
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Membership, Standing, process_number
@@ -208,21 +209,21 @@ def test_reports_of_a_life_that_is_over_count_for_nothing() -> None:
     evidence = Evidence(TIMING, now=0.0)
     evidence.note_report(Report(replica=1, incarnation=7, view=1, ready=True, leaving=True), 0.0)
     change = evidence.change(trained(), 0.0)
-    assert (change.removals, change.ready, change.adopted) == ({}, set(), set())
+    assert (change.removals, change.ready, change.adopted) == ({}, set(), {})
 
 
-def test_only_reports_of_the_present_view_show_that_it_was_adopted() -> None:
+def test_reports_show_which_view_each_member_has_adopted() -> None:
     evidence = Evidence(TIMING, now=0.0)
     evidence.note_report(Report(replica=0, incarnation=1, view=0), 0.0)
     evidence.note_report(Report(replica=1, incarnation=1, view=1), 0.0)
-    assert evidence.change(trained(), 0.0).adopted == {1}
+    assert evidence.change(trained(), 0.0).adopted == {0: 0, 1: 1}
 
 
 def test_a_report_of_an_older_view_that_comes_late_is_ignored() -> None:
     evidence = Evidence(TIMING, now=0.0)
     evidence.note_report(Report(replica=1, incarnation=1, view=1), 0.0)
     assert not evidence.note_report(Report(replica=1, incarnation=1, view=0, unreachable=(0,)), 0.1)
-    assert evidence.change(trained(), 0.1).adopted == {1}
+    assert evidence.change(trained(), 0.1).adopted == {1: 1}
 
 
 def test_an_exit_is_outstanding_until_the_membership_says_so() -> None:
@@ -255,3 +256,178 @@ def test_what_is_heard_while_the_document_is_read_keeps_everybody_from_looking_s
         evidence.overhear("replica-1", Report(replica=1, incarnation=1, view=1), now)
         evidence.overhear("replica-2", Register(replica=2, process=FIRST, rejoin=0, agent="agent-2"), now)
     assert evidence.change(trained(), 4.0).removals == {}
+
+
+def left(replica: int = 1) -> Membership:
+    """All train in view 1, and one is out of the planned view that follows."""
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_report(Report(replica=replica, incarnation=1, view=1, leaving=True), 0.0)
+    return plan(trained(), evidence.change(trained(), 0.0))
+
+
+def see(evidence: Evidence, now: float, **pulses: Phase | tuple[Phase, int]) -> None:
+    """A beat of every agent at that moment; `r0=Phase.WAITING`, or `r0=(Phase.WAITING, view)`."""
+    for name, seen in pulses.items():
+        phase, view = seen if isinstance(seen, tuple) else (seen, 1)
+        replica = int(name[1:])
+        pulse = Pulse(
+            replica=replica,
+            process=FIRST,
+            incarnation=1,
+            view=view,
+            step=7,
+            phase=phase,
+            quiet_s=5.0,
+            pace_s=0.1,
+        )
+        beat = Beat(agent=f"agent-{replica}", boot=1, number=round(now * 1000) + 1, pulses=(pulse,))
+        evidence.note_beat(f"agent-{replica}", beat, now)
+
+
+def see_for_long(evidence: Evidence, **pulses: Phase | tuple[Phase, int]) -> float:
+    """The same for longer than any window; returns the moment after."""
+    for n in range(21):
+        see(evidence, n * TIMING.beat_every_s, **pulses)
+    return 20 * TIMING.beat_every_s
+
+
+def test_who_asks_to_leave_leaves_as_planned() -> None:
+    membership = left(1)
+    assert membership.view.planned
+    assert [member.replica for member in membership.departing] == [1]
+
+
+def test_a_leaver_that_hangs_or_falls_silent_while_it_is_counted_on_is_doubted() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    now = see_for_long(evidence, r0=Phase.WAITING, r1=Phase.COMPUTING, r2=Phase.WAITING)
+    assert list(evidence.change(left(1), now).removals) == [1]
+    silent = Evidence(TIMING, now=0.0)
+    for n in range(round(TIMING.silent_at_most_s / TIMING.beat_every_s) + 1):
+        see(silent, n * TIMING.beat_every_s, r0=Phase.COMPUTING, r2=Phase.COMPUTING)
+    assert list(silent.change(left(1), TIMING.silent_at_most_s).removals) == [1]
+
+
+def test_a_leaver_that_nobody_counts_on_any_more_is_left_alone() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    now = see_for_long(evidence, r0=Phase.COMPUTING, r1=Phase.COMPUTING, r2=Phase.WAITING)
+    moved_on = plan(left(1), Change(adopted={0: 2, 2: 2}))
+    assert 1 not in evidence.change(moved_on, now).removals
+
+
+def test_a_leaver_out_of_sight_keeps_others_from_being_blamed_for_waiting() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    now = see_for_long(evidence, r0=(Phase.WAITING, 2), r2=(Phase.WAITING, 1))
+    assert 2 not in evidence.change(left(1), now).removals
+
+
+def promoted() -> Membership:
+    """Replica 1 is a member by a planned view that follows view 1."""
+    registers = {
+        r: Register(replica=r, process=FIRST, rejoin=0, agent=f"agent-{r}", address="") for r in range(3)
+    }
+    membership = Membership(spec=trained().spec)
+    membership = plan(membership, Change(arrivals={0: registers[0], 2: registers[2]}))
+    membership = plan(membership, Change(form_now=True))
+    membership = plan(membership, Change(arrivals={1: registers[1]}))
+    return plan(membership, Change(ready={1}))
+
+
+def test_nobody_waits_for_a_learner_before_its_promotion_is_in_force() -> None:
+    membership = promoted()
+    assert (membership.view.number, membership.view.planned_since) == (3, 1)
+    evidence = Evidence(TIMING, now=0.0)
+    now = see_for_long(evidence, r0=Phase.COMPUTING, r1=Phase.COMPUTING, r2=Phase.WAITING)
+    assert list(evidence.change(membership, now).removals) == [0], "replica 1 has no part in that step"
+    evidence = Evidence(TIMING, now=0.0)
+    now = see_for_long(evidence, r0=(Phase.WAITING, 3), r1=Phase.COMPUTING, r2=(Phase.WAITING, 3))
+    assert list(evidence.change(membership, now).removals) == [1], "now it has"
+
+
+def test_nobody_hangs_while_training_is_paused() -> None:
+    spec = msgspec.structs.replace(trained().spec, min_replicas=3)
+    membership = msgspec.structs.replace(trained(), spec=spec)
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_beat("agent-1", beat(1, 1, exit_of(1)), 0.0)
+    without = plan(membership, evidence.change(membership, 0.0))
+    assert without.view.paused
+    now = see_for_long(evidence, r0=(Phase.WAITING, 2), r2=Phase.COMPUTING)
+    assert evidence.change(without, now).removals == {}
+
+
+def failing(replica: int, step: int = 17, shard: int = 3) -> Report:
+    return Report(
+        replica=replica,
+        incarnation=1,
+        view=1,
+        failing="ValueError: bad sample",
+        failing_step=step,
+        failing_shard=shard,
+    )
+
+
+def test_a_replica_that_says_it_is_failing_is_removed_at_once() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_report(failing(1), 0.0)
+    change = evidence.change(trained(), 0.0)
+    removal = change.removals[1]
+    assert (removal.standing, removal.proven, removal.planned) == (Standing.EVICTED, True, False)
+    assert removal.cause == "replica 1 fails at step 17: ValueError: bad sample"
+    assert (change.failures[1].step, change.failures[1].shard) == (17, 3)
+    after = plan(trained(), change)
+    assert after.seats[1].failing
+    assert not after.view.planned
+
+
+def test_there_is_no_way_back_from_failing() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_report(failing(1), 0.0)
+    evidence.note_report(Report(replica=1, incarnation=1, view=1, leaving=True), 0.1)
+    assert not evidence.change(trained(), 0.1).removals[1].planned
+
+
+def test_a_failure_outside_of_any_shard_is_no_shards_fault() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_report(failing(1, step=-1, shard=-1), 0.0)
+    change = evidence.change(trained(), 0.0)
+    assert change.removals[1].cause == "replica 1 fails: ValueError: bad sample"
+    assert change.failures == {}
+
+
+def test_an_exit_in_the_middle_of_a_shard_is_told_with_the_last_line_that_was_said() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    departure = Departure(
+        replica=1,
+        process=FIRST,
+        how="exited with status 1",
+        step=17,
+        shard=3,
+        last_words="Traceback …\nValueError: bad sample\n",
+    )
+    evidence.note_beat("agent-1", beat(1, 1, departure), 0.0)
+    change = evidence.change(trained(), 0.0)
+    assert change.failures[1].reason == "exited with status 1: ValueError: bad sample"
+    assert change.last_words[1] == departure.last_words
+    gone = plan(trained(), change)
+    assert gone.seats[1].standing is Standing.GONE
+    assert evidence.change(gone, 0.0).failures == {}
+
+
+def test_the_exit_of_one_that_said_it_is_failing_is_the_same_failure() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_report(failing(1), 0.0)
+    evicted = plan(trained(), evidence.change(trained(), 0.0))
+    evidence.settle(evicted)
+    departure = Departure(replica=1, process=FIRST, how="exited with status 1", step=17, shard=3)
+    evidence.note_beat("agent-1", beat(1, 1, departure), 0.5)
+    gone = plan(evicted, evidence.change(evicted, 0.5))
+    assert gone.seats[1].standing is Standing.GONE
+    assert len(gone.failures) == 1
+    assert gone.view == evicted.view
+
+
+def test_an_exit_in_order_is_planned_and_any_other_is_not() -> None:
+    for in_order in (True, False):
+        evidence = Evidence(TIMING, now=0.0)
+        departure = Departure(replica=1, process=FIRST, how="has finished", finished=True, in_order=in_order)
+        evidence.note_beat("agent-1", beat(1, 1, departure), 0.0)
+        assert evidence.change(trained(), TIMING.settle_s).removals[1].planned is in_order

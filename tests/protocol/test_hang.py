@@ -148,3 +148,15 @@ def test_nobody_who_waits_is_blamed_while_a_member_is_out_of_sight() -> None:
     pulses.append(pulse(2, Phase.COMPUTING))
     blamed = hung(pulses, all_seen=False, view=VIEW, window_s=WINDOW_S, cold_s=COLD_S)
     assert [one.replica for one in blamed] == [2], "who computes is to blame whoever else is not seen"
+
+
+def test_planned_views_may_differ_as_long_as_the_step_does_not() -> None:
+    """Who waits in any view since the last interruption waits rightly, and keeps nobody waiting."""
+    ahead = pulse(0, Phase.WAITING, view=VIEW + 1)
+    assert stuck(ahead, pulse(1, Phase.COMPUTING, view=VIEW)) == [1]
+    assert stuck(pulse(0, Phase.WAITING, view=VIEW), pulse(1, Phase.COMPUTING, view=VIEW + 1)) == [1]
+    assert stuck(ahead, pulse(1, Phase.WAITING, view=VIEW + 1)) == []
+
+
+def test_of_two_that_wait_at_the_same_step_the_one_in_the_older_planned_view_has_missed_something() -> None:
+    assert stuck(pulse(0, Phase.WAITING, view=VIEW + 1), pulse(1, Phase.WAITING, view=VIEW)) == [1]

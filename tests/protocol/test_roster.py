@@ -1,6 +1,6 @@
 """What a change does to the membership: the two rules that keep the state, and everything around them."""
 
-from rosters import activated, arrivals, dead, done, doubted, empty, formed, names, with_learner
+from rosters import activated, adopted_by, arrivals, dead, done, doubted, empty, formed, names, with_learner
 
 from outlast.protocol.messages import GaveUp
 from outlast.protocol.roster import Change, Removal, plan
@@ -145,7 +145,7 @@ def test_suspicion_never_removes_the_last_holder_even_if_a_newly_promoted_member
     assert names(promoted.view) == "0.2 1.1"
     assert names(plan(promoted, Change(removals=doubted(1))).view) == "0.2 1.1"
     # Once a holder has adopted that view, both of its members hold the state, and one may go.
-    adopted = plan(promoted, Change(adopted={1}))
+    adopted = plan(promoted, adopted_by(promoted, 1))
     assert names(plan(adopted, Change(removals=doubted(1))).view) == "0.2"
 
 
@@ -221,7 +221,7 @@ def test_a_view_is_active_once_a_holder_has_adopted_it() -> None:
     after = plan(formed(3), Change(removals=dead(2)))
     assert after.active == 1
     assert [holder.replica for holder in after.holders] == [0, 1, 2]
-    adopted = plan(after, Change(adopted={1}))
+    adopted = plan(after, adopted_by(after, 1))
     assert adopted.active == 2
     assert adopted.holders == after.view.members
     assert adopted.view == after.view
@@ -229,18 +229,18 @@ def test_a_view_is_active_once_a_holder_has_adopted_it() -> None:
 
 def test_adoption_by_one_that_does_not_hold_the_state_activates_nothing() -> None:
     promoted = plan(with_learner(1), Change(ready={1}))
-    assert plan(promoted, Change(adopted={1})) == promoted
+    assert plan(promoted, adopted_by(promoted, 1)) == promoted
 
 
 def test_adoption_counts_before_the_suspicions_that_came_with_it() -> None:
     promoted = plan(with_learner(1), Change(ready={1}))
-    after = plan(promoted, Change(adopted={0}, removals=doubted(0, 2)))
+    after = plan(promoted, Change(adopted={0: promoted.view.number}, removals=doubted(0, 2)))
     assert names(after.view) == "1.2"
 
 
 def test_a_view_number_grows_only_when_the_membership_changes() -> None:
     membership = formed(3)
-    unchanged = [Change(), Change(adopted={0}), Change(ready={0}), Change(form_now=True)]
+    unchanged = [Change(), Change(adopted={0: 1}), Change(ready={0}), Change(form_now=True)]
     for change in unchanged:
         assert plan(membership, change) == membership
 

@@ -350,3 +350,80 @@ def test_an_evicted_replica_that_hangs_is_replaced_sooner() -> None:
     evicted_at(core, 5.0)
     core.sampled({0: Sample(incarnation=1, phase=Phase.COMPUTING, quiet_s=TIMING.detect_within_s)}, 5.0)
     assert kills(core.tick(5.0 + TIMING.linger_still_s)) != []
+
+
+def departure_of(core: AgentCore, ending: Exit, sample: Sample, now: float = 1.0) -> Departure:
+    process = core.living()[0]
+    core.sampled({0: sample}, now)
+    (departure,) = beat_in(core.exited(0, process, ending, now)).departures
+    return departure
+
+
+AT_WORK = Sample(incarnation=1, step=17, shard=3, phase=Phase.COMPUTING)
+
+
+def test_one_that_dies_by_its_own_fault_is_told_with_what_it_was_computing() -> None:
+    ending = Exit(how="exited with status 1", own_fault=True, last_words="ValueError")
+    departure = departure_of(agent(), ending, AT_WORK)
+    assert (departure.step, departure.shard, departure.last_words) == (17, 3, "ValueError")
+
+
+@pytest.mark.parametrize("ending", [KILLED, CLEAN])
+def test_what_was_done_to_it_from_outside_is_no_fault_of_its_shard(ending: Exit) -> None:
+    departure = departure_of(agent(), ending, AT_WORK)
+    assert (departure.step, departure.shard, departure.last_words) == (-1, -1, "")
+
+
+def test_one_that_fails_between_two_shards_names_neither() -> None:
+    ending = Exit(how="exited with status 1", own_fault=True, last_words="ValueError")
+    departure = departure_of(agent(), ending, Sample(incarnation=1, step=17, phase=Phase.COMPUTING))
+    assert (departure.step, departure.shard) == (-1, -1)
+
+
+def test_an_exit_is_in_order_if_the_replica_had_said_that_it_is_done() -> None:
+    done = Sample(incarnation=1, step=17, phase=Phase.DONE)
+    assert departure_of(agent(), CLEAN, done).in_order
+    assert not departure_of(agent(), KILLED, done).in_order
+    assert not departure_of(agent(), CLEAN, AT_WORK).in_order
+    leaving = agent()
+    leaving.preempted(0.5)
+    assert departure_of(leaving, CLEAN, done).in_order
+    assert not departure_of(agent(), KILLED, done).in_order
+
+
+def test_a_beat_says_which_shard_is_being_computed() -> None:
+    core = agent()
+    core.sampled({0: AT_WORK}, 1.0)
+    assert beat_in(core.beat(1.0)).pulses[0].shard == 3
+
+
+def test_only_the_first_start_in_a_run_is_not_a_start_again() -> None:
+    core = AgentCore(agent="agent-0", boot=1, replicas=(0, 1), timing=TIMING, policy=RestartPolicy())
+    first = starts(core.start(0.0))
+    assert [start.again for start in first] == [False, False]
+    core.exited(0, first[0].process, KILLED, 1.0)
+    (second,) = [start for n in range(20) for start in starts(core.tick(1.0 + n * 0.1))]
+    assert (second.replica, second.again) == (0, True)
+    later = AgentCore(agent="agent-0", boot=2, replicas=(0,), timing=TIMING, policy=RestartPolicy())
+    assert [start.again for start in starts(later.start(0.0))] == [True]
+
+
+def test_killing_one_that_is_failing_does_not_make_its_life_a_healthy_one() -> None:
+    for announced, delay_s in ((False, 0.0), (True, RestartPolicy().first_delay_s)):
+        core = agent()
+        process = core.living()[0]
+        for step in range(3):
+            seen_training(core, 0, 1.0 + step, step=step)
+        failing = (process,) if announced else ()
+        core.received(BeatAck(number=1, view=2, evicted=(process,), failing=failing), 4.0)
+        core.exited(0, process, KILLED, 5.0)
+        assert restarted_after(core, 0, 5.0) == pytest.approx(delay_s, abs=TIMING.tick_every_s)
+
+
+def test_one_that_is_failing_has_time_for_its_slow_exit() -> None:
+    core = agent()
+    process = core.living()[0]
+    core.sampled({0: Sample(incarnation=1, quiet_s=100.0)}, 1.0)
+    core.received(BeatAck(number=1, view=2, evicted=(process,), failing=(process,)), 1.0)
+    assert kills(core.tick(1.0 + TIMING.linger_s - 0.01)) == []
+    assert kills(core.tick(1.0 + TIMING.linger_s)) != []

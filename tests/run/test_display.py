@@ -11,7 +11,7 @@ from rich.console import Console
 
 from outlast.protocol.messages import Phase, Pulse, Status
 from outlast.protocol.views import Member, Outcome, Seat, Standing, View
-from outlast.run.display import QUEUED_LINES, LiveDisplay, PlainDisplay, Printer, describe, render
+from outlast.run.display import QUEUED_LINES, LiveDisplay, PlainDisplay, Printer, describe, render, waiting
 
 
 def shown(status: Status) -> str:
@@ -27,6 +27,22 @@ def test_a_view_is_one_line() -> None:
     )
     assert describe(view) == "view 7: members 0,2, learning 1 (replica 1 is back)"
     assert describe(View(number=8)) == "view 8: members none"
+
+
+def test_a_lack_of_replicas_is_said() -> None:
+    def seat(replica: int, standing: Standing) -> Seat:
+        return Seat(replica=replica, standing=standing)
+
+    one = View(number=3, members=(Member(0, 1),), paused=True)
+    paused = Status(job="job", view=one, seats=(seat(0, Standing.MEMBER),), needed=2)
+    assert waiting(paused) == "waiting: 1 of at least 2 replicas"
+    assert waiting(paused) in shown(paused)
+    forming = Status(job="job", view=View(), seats=(seat(0, Standing.LEARNER),), needed=2)
+    assert waiting(forming) == "waiting: 1 of at least 2 replicas"
+    assert waiting(Status(job="job", view=View(), seats=())) == ""
+    assert waiting(Status(job="job", view=View(number=3, members=(Member(0, 1),)), seats=(), needed=1)) == ""
+    ended = Outcome(finished=True, reason="all work is done")
+    assert waiting(Status(job="job", view=one, seats=(), needed=2, outcome=ended)) == ""
 
 
 def test_a_status_shows_every_seat_and_every_trouble() -> None:

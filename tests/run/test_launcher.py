@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlast.protocol.messages import Ended, Message, Status
-from outlast.protocol.views import Outcome, View
+from outlast.protocol.views import Member, Outcome, View
 from outlast.run import launcher
 from outlast.run.display import PlainDisplay
 from outlast.run.launcher import Launcher, Options
@@ -40,3 +40,25 @@ def test_the_end_is_heard_from_whichever_coordinator_tells_it(
 
     monkeypatch.setattr(launcher, "watch", watch)
     asyncio.run(observe())
+
+
+def test_a_lack_of_replicas_is_said_once_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lacking = Status(job="job", view=View(number=2, members=(Member(0, 1),), paused=True), seats=(), needed=2)
+    enough = Status(job="job", view=View(number=3, members=(Member(0, 1), Member(1, 2))), seats=(), needed=2)
+
+    async def watch(*_: object) -> AsyncIterator[Message]:
+        for status in (lacking, lacking, enough, lacking):
+            yield status
+
+    async def observe() -> None:
+        display = PlainDisplay()
+        await Launcher(Options(argv=("train.py",), replicas=2, base=tmp_path), display)._observe(
+            RunDirectory(tmp_path)
+        )
+        display.close()
+
+    monkeypatch.setattr(launcher, "watch", watch)
+    asyncio.run(observe())
+    assert capfd.readouterr().err.count("waiting: 1 of at least 2 replicas") == 2

@@ -127,9 +127,14 @@ class Stage:
         words = action_in_words(action, self.core.membership)
         self.said.append(f"at {self.now:.2f} {words}" if self.discreet else words)
 
-    @Phrase(r"given (\d+) replicas?(?: and (\d+) shards)?, each with its own agent")
-    def given_replicas(self, replicas: str, shards: str | None) -> None:
-        self.spec = JobSpec(name="job", replicas=int(replicas), shards=int(shards or replicas))
+    @Phrase(r"given (\d+) replicas?(?: and (\d+) shards)?(?:, at least (\d+),)?,? each with its own agent")
+    def given_replicas(self, replicas: str, shards: str | None, least: str | None) -> None:
+        self.spec = JobSpec(
+            name="job",
+            replicas=int(replicas),
+            shards=int(shards or replicas),
+            min_replicas=int(least or 1),
+        )
         self.core = CoordinatorCore(self.spec, Timing())
         for replica in range(self.spec.replicas):
             self.actors[replica] = Actor(replica, f"agent-{replica}")
@@ -270,6 +275,19 @@ class Stage:
         )
         self._receive(f"replica {replica}", report)
 
+    @Phrase(r"replica (\d+) reports view (\d+), failing in shard (\d+) of step (\d+): (.*)")
+    def reports_failing(self, replica: str, view: str, shard: str, step: str, words: str) -> None:
+        actor = self.actors[int(replica)]
+        report = Report(
+            replica=actor.replica,
+            incarnation=actor.incarnation,
+            view=int(view),
+            failing=words,
+            failing_step=int(step),
+            failing_shard=int(shard),
+        )
+        self._receive(f"replica {replica}", report)
+
     @Phrase(r"replicas ([\d ]+) report (.*)")
     def all_report(self, replicas: str, what: str) -> None:
         for replica in replicas.split():
@@ -304,12 +322,23 @@ class Stage:
         gave_up = GaveUp(replica=int(replica), reason=f"replica {replica} gave up", last_words=last_words)
         self.beats(agent, gave_up=gave_up)
 
-    @Phrase(r"(agent-\d+) beats: replica (\d+) (was killed by \w+|exited with status \d+|has finished)")
-    def beats_with_an_exit(self, agent: str, replica: str, how: str) -> None:
+    @Phrase(
+        r"(agent-\d+) beats: replica (\d+) (was killed by \w+|exited with status \d+|has finished|leaves)"
+        r"(?: in shard (\d+) of step (\d+))?"
+    )
+    def beats_with_an_exit(
+        self, agent: str, replica: str, how: str, shard: str | None, step: str | None
+    ) -> None:
         actor = self.actors[int(replica)]
         actor.alive = False
         departure = Departure(
-            replica=actor.replica, process=self._process(actor), how=how, finished=how == "has finished"
+            replica=actor.replica,
+            process=self._process(actor),
+            how=how,
+            finished=how == "has finished",
+            in_order=how in ("has finished", "leaves"),
+            step=int(step or -1),
+            shard=int(shard or -1),
         )
         self.beats(agent, departures=(departure,))
 

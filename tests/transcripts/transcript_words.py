@@ -32,7 +32,9 @@ def action_in_words(action: Action, before: Membership | None) -> str:
             compared = f"if still at revision {action.revision}, term {action.term}"
             return f"commit {_document(action.membership, before)}, {compared}"
         case Publish(message=ViewNews(view=view)):
-            return f"publish view {_people(view)}, shards on {' '.join(map(str, view.shards)) or 'nobody'}"
+            kind = ("planned " if view.planned else "") + ("paused " if view.paused else "")
+            shards = " ".join(map(str, view.shards)) or "nobody"
+            return f"publish {kind}view {_people(view)}, shards on {shards}"
         case Publish():
             return f"publish: {_message(action.message)}"
         case Send():
@@ -57,6 +59,9 @@ def _other_news(after: Membership, before: Membership) -> Iterator[str]:
         yield ", ".join(seats)
     if after.active != before.active:
         yield f"view {after.active} is active"
+    if after.departing != before.departing:
+        lives = " ".join(f"{m.replica}.{m.incarnation}" for m in after.departing)
+        yield f"{lives} still counted on" if lives else "nobody who left is counted on any more"
     if after.outcome is not None and before.outcome is None:
         yield _outcome(after.outcome)
 
@@ -75,6 +80,8 @@ def _message(message: Message) -> str:
         case BeatAck(noted=noted) if noted:
             serials = " ".join(str(process & (1 << PROCESS_SERIAL_BITS) - 1) for process in noted)
             return f"heard, and the exit of its process {serials} is noted"
+        case BeatAck(failing=failing) if failing:
+            return "heard, and one of its replicas is failing"
         case BeatAck() | ReportAck():
             return "heard"
         case Admitted():

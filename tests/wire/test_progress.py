@@ -47,6 +47,23 @@ def test_steps_and_phases_are_seen_by_the_reader(page: Path) -> None:
     reader.close()
 
 
+def test_the_shard_that_is_being_computed_is_a_word_by_itself(page: Path) -> None:
+    writer = Progress.create(page)
+    reader = ProgressReader(page)
+    before = reader.read()
+    assert before.shard == -1
+    writer.computing(0)
+    assert reader.read().shard == 0
+    writer.computing(65535)
+    after = reader.read()
+    assert after.shard == 65535
+    assert (after.changed_ns, after.alive) == (before.changed_ns, before.alive)
+    writer.computing(None)
+    assert reader.read() == before
+    writer.close()
+    reader.close()
+
+
 def test_a_request_to_leave_reaches_the_replica(page: Path) -> None:
     writer = Progress.create(page)
     reader = ProgressReader(page)
@@ -82,7 +99,7 @@ def test_what_is_no_page_is_refused(page: Path) -> None:
     with pytest.raises(ProtocolError, match="it has 5 bytes"):
         ProgressReader(page)
     page.write_bytes(bytes(progress.PAGE_BYTES))
-    with pytest.raises(ProtocolError, match="no progress page of version 1"):
+    with pytest.raises(ProtocolError, match="no progress page of version 2"):
         Progress.open(page)
     ProgressReader.create(page).close()
     data = bytearray(page.read_bytes())

@@ -16,7 +16,7 @@ from outlast.agent.output import Output
 from outlast.agent.process import Nursery, ReplicaProcess
 from outlast.agent.watch import ReplicaWatch
 from outlast.errors import JobFailed, OutlastError, PeerRejected
-from outlast.kinship import nursery_name
+from outlast.kinship import can_unnice, nursery_name
 from outlast.protocol.messages import Message
 from outlast.protocol.restarts import RestartPolicy
 from outlast.protocol.supervision import (
@@ -42,6 +42,8 @@ REJECTED_AGAIN_S = 2.0
 ROOM_AGAIN_S = 0.5
 END_WITHIN_S = 1.0
 """What is left when the time for leaving is over gets SIGTERM, and SIGKILL after this."""
+NICE_AGAIN = 10
+"""How nice a replica is that starts beside others that train, until it takes part."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class AgentService:
         self._failure: BaseException | None = None
         self._speak = {"stdout": Mouthpiece(1), "stderr": Mouthpiece(2)}
         self._cold = ""
+        self._nice_again = NICE_AGAIN if can_unnice() else 0
         self._width = len(str(self._run.spec.replicas - 1))
 
     async def run(self) -> Outcome | None:
@@ -176,7 +179,7 @@ class AgentService:
         for action in actions:
             match action:
                 case StartReplica():
-                    self._go(self._live(action.replica, action.process))
+                    self._go(self._live(action.replica, action.process, action.again))
                 case KillReplica():
                     self._kill(action)
                 case AskToLeave():
@@ -206,7 +209,7 @@ class AgentService:
             self._narrate(action.replica, action.reason)
             process.kill()
 
-    async def _live(self, replica: int, process: int) -> None:
+    async def _live(self, replica: int, process: int, again: bool) -> None:
         """One life of one replica, from its start to the report of its end."""
         page = self._home / f"replica-{replica}.page"
         try:
@@ -232,6 +235,7 @@ class AgentService:
                 environment={**self._base_environment, **handover.environment()},
                 cwd=self._run.working_directory,
                 output=output,
+                nice=self._nice_again if again else 0,
             )
         except (OSError, JobFailed) as error:
             ending = Exit(how="could not be started", last_words=str(error))
@@ -244,6 +248,7 @@ class AgentService:
                 how=status.describe(asked=started.asked),
                 clean=status.success,
                 killed=status.signal is not None,
+                own_fault=status.own_fault and not started.asked,
                 last_words=output.last_words(),
             )
             del self._processes[replica]

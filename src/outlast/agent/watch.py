@@ -50,6 +50,7 @@ class ReplicaWatch:
             phase=reading.phase,
             quiet_s=max(0.0, quiet_s - (starved_s - self._starved_before_s)),
             stopped_s=self._stopped_s(),
+            shard=reading.shard,
         )
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ def main(argv: list[str]) -> int:
         base=home(),
         name=options.name,
         shards=options.shards,
+        min_replicas=options.min_replicas,
         agents=options.agents,
         address=options.listen,
         detect_within_s=options.detect_within,
@@ -84,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="the name of the run (made from the script's name and the time)")
     parser.add_argument(
         "--shards", type=int, metavar="V", help="parts of a global batch, fixed for the run (N)"
+    )
+    parser.add_argument(
+        "--min-replicas", type=int, default=1, metavar="M", help="pause while fewer than M can train (1)"
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="T", help="intra-op threads of each replica (1)"

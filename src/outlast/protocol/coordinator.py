@@ -195,6 +195,7 @@ class CoordinatorCore:
             seats=tuple(self.membership.seats.values()),
             pulses=tuple(self.evidence.pulses(self.membership)),
             silent=tuple(self.evidence.silent_agents(now)),
+            needed=self.membership.needed,
             rejected=rejected,
             trouble=self.trouble,
             outcome=self.membership.outcome,
@@ -250,18 +251,21 @@ class CoordinatorCore:
     def _beat(self, sender: Hashable, beat: Beat, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None
         self._told_anew |= self.evidence.note_beat(sender, beat, now)
-        seats = self.membership.seats
+        membership = self.membership
+        void = [
+            seat
+            for pulse in beat.pulses
+            if (seat := membership.seats.get(pulse.replica)) is not None
+            and seat.process == pulse.process
+            and seat.standing is Standing.EVICTED
+            and not membership.counts_on(seat)
+        ]
         ack = BeatAck(
             number=beat.number,
-            view=self.membership.view.number,
-            noted=tuple(d.process for d in beat.departures if not outstanding(d, self.membership)),
-            evicted=tuple(
-                pulse.process
-                for pulse in beat.pulses
-                if (seat := seats.get(pulse.replica)) is not None
-                and seat.process == pulse.process
-                and seat.standing is Standing.EVICTED
-            ),
+            view=membership.view.number,
+            noted=tuple(d.process for d in beat.departures if not outstanding(d, membership)),
+            evicted=tuple(seat.process for seat in void),
+            failing=tuple(seat.process for seat in void if seat.failing),
         )
         return [Send(sender, ack)]
 
@@ -294,7 +298,8 @@ class CoordinatorCore:
     def _report(self, sender: Hashable, report: Report, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None
         seat = self.membership.seats.get(report.replica)
-        if seat is None or not seat.present or seat.incarnation != report.incarnation:
+        heeded = seat is not None and (seat.present or self.membership.counts_on(seat))
+        if seat is None or not heeded or seat.incarnation != report.incarnation:
             return [Send(sender, self._evicted(report.replica, report.incarnation))]
         self._senders[seat.replica] = sender
         actions: list[Action] = [Send(sender, ReportAck(view=self.membership.view.number))]

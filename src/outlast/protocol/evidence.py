@@ -4,7 +4,8 @@ Nothing here is agreed or durable: it is the leader's own picture of the world, 
 thrown away with its leadership and rebuilt by the next leader within one window. `change` turns the picture
 into a `Change` for the roster to plan with.
 
-The agents' word on *exits* is proof and acts at once. Everything else is suspicion, and needs trust in one's
+The agents' word on *exits* is proof and acts at once, and so is a replica's own word that it is failing or
+leaving. Everything else is suspicion, and needs trust in one's
 own senses first: a leader that is new, or that has itself been asleep, gives everybody a full window.
 """
 
@@ -16,7 +17,9 @@ from outlast.protocol.hang import hung
 from outlast.protocol.messages import Beat, Departure, GaveUp, Message, Pulse, Register, Report
 from outlast.protocol.roster import Change, Removal
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Membership, Seat, Standing, boot_of
+from outlast.protocol.views import Membership, Seat, ShardFailure, Standing, View, boot_of
+
+REASON_LIMIT = 300
 
 
 class AgentPicture:
@@ -108,6 +111,9 @@ class Evidence:
         known = self.reports.get(report.replica)
         if known is not None and (report.incarnation, report.view) < (known.incarnation, known.view):
             return False
+        if known is not None and known.failing and report.incarnation == known.incarnation:
+            # There is no way back from that, whatever else it may still have to say.
+            return False
         self.reports[report.replica] = report
         self._report_heard_at[report.replica] = now
         return self._complaints.note(report.replica, report.unreachable, now)
@@ -128,6 +134,7 @@ class Evidence:
     def change(self, membership: Membership, now: float) -> Change:
         change = Change(gave_up=self._gave_up)
         self._find_departures(membership, change, now)
+        self._find_failing(membership, change)
         self._find_leavers(membership, change)
         if now >= self._trust_until:
             self._find_suspects(membership, change, now)
@@ -140,8 +147,8 @@ class Evidence:
                 continue
             if seat.standing is Standing.LEARNER and report.ready and not report.leaving:
                 change.ready.add(replica)
-            if seat.standing is Standing.MEMBER and report.view == membership.view.number:
-                change.adopted.add(replica)
+            if seat.standing is Standing.MEMBER:
+                change.adopted[replica] = report.view
         change.form_now = self._formed_long_enough(membership, now)
         return change
 
@@ -160,7 +167,17 @@ class Evidence:
                 standing=Standing.FINISHED if departure.finished else Standing.GONE,
                 cause=f"replica {replica} {departure.how}",
                 proven=True,
+                planned=departure.in_order,
             )
+            if departure.shard >= 0:
+                change.failures[replica] = ShardFailure(
+                    step=departure.step,
+                    shard=departure.shard,
+                    replica=replica,
+                    process=departure.process,
+                    reason=_in_short(departure.how, departure.last_words),
+                )
+                change.last_words[replica] = departure.last_words
         for seat in membership.seats.values():
             picture = self.agents.get(seat.agent)
             alive = seat.present or seat.standing is Standing.EVICTED
@@ -178,7 +195,7 @@ class Evidence:
 
     def _find_suspects(self, membership: Membership, change: Change, now: float) -> None:
         for seat in membership.seats.values():
-            if seat.present and self._unheard(seat, now):
+            if self._watched(membership, seat) and self._unheard(seat, now):
                 self._doubt(change, seat, f"nothing is heard of replica {seat.replica}")
         # A pulse of an earlier incarnation says nothing about the present one.
         pulses = [
@@ -186,17 +203,9 @@ class Evidence:
         ]
         for pulse in pulses:
             seat = membership.seats[pulse.replica]
-            if seat.present and pulse.stopped_s >= self._timing.stopped_for_s:
+            if self._watched(membership, seat) and pulse.stopped_s >= self._timing.stopped_for_s:
                 self._doubt(change, seat, f"replica {seat.replica} is stopped")
-        members = [p for p in pulses if membership.seats[p.replica].standing is Standing.MEMBER]
-        stuck = hung(
-            members,
-            all_seen=self._all_seen(membership, members, now),
-            view=membership.view.number,
-            window_s=self._timing.detect_within_s,
-            cold_s=self._timing.cold_within_s,
-        )
-        for pulse in stuck:
+        for pulse in self._stuck(membership, pulses, now):
             self._doubt(
                 change,
                 membership.seats[pulse.replica],
@@ -205,10 +214,29 @@ class Evidence:
         staying = {
             seat.replica: seat.incarnation
             for seat in membership.seats.values()
-            if seat.standing is Standing.MEMBER and seat.replica not in change.removals
+            if membership.counts_on(seat) and seat.replica not in change.removals
         }
         for replica in self._complaints.verdict(staying, now):
             self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
+
+    def _watched(self, membership: Membership, seat: Seat) -> bool:
+        """One that is leaving is watched as long as others count on it."""
+        return seat.present or membership.counts_on(seat)
+
+    def _stuck(self, membership: Membership, pulses: list[Pulse], now: float) -> list[Pulse]:
+        if membership.view.paused:
+            # All hold still, each where the pause has found it, so nobody keeps anybody waiting.
+            return []
+        counted = [p for p in pulses if membership.counts_on(membership.seats[p.replica])]
+        in_force = _in_force(membership.view, counted)
+        return hung(
+            # Nobody waits for a learner before a view that makes it a member is in force somewhere.
+            [p for p in counted if membership.seats[p.replica].member_since <= in_force],
+            all_seen=self._all_seen(membership, counted, now),
+            view=membership.view.planned_since,
+            window_s=self._timing.detect_within_s,
+            cold_s=self._timing.cold_within_s,
+        )
 
     def _all_seen(self, membership: Membership, pulses: list[Pulse], now: float) -> bool:
         """Whether there is a fresh pulse of every member."""
@@ -218,7 +246,7 @@ class Evidence:
             for pulse in pulses
             if self.agents[membership.seats[pulse.replica].agent].history.silence_s(now) < fresh_s
         }
-        return fresh >= {member.replica for member in membership.view.members}
+        return fresh >= {member.replica for member in (*membership.view.members, *membership.departing)}
 
     def _doubt(self, change: Change, seat: Seat, cause: str) -> None:
         removal = Removal(process=seat.process, standing=Standing.EVICTED, cause=cause, proven=False)
@@ -237,6 +265,33 @@ class Evidence:
     def _silent(self, history: BeatHistory, now: float) -> bool:
         return history.suspect(now, self._timing.silent_at_least_s, self._timing.silent_at_most_s)
 
+    def _find_failing(self, membership: Membership, change: Change) -> None:
+        for seat in membership.seats.values():
+            report = self.reports.get(seat.replica)
+            if report is None or not report.failing or report.incarnation != seat.incarnation:
+                continue
+            if not self._watched(membership, seat):
+                continue
+            at = f" at step {report.failing_step}" if report.failing_step >= 0 else ""
+            removal = Removal(
+                process=seat.process,
+                standing=Standing.EVICTED,
+                cause=f"replica {seat.replica} fails{at}: {report.failing[:REASON_LIMIT]}",
+                proven=True,
+                failing=True,
+            )
+            change.removals.setdefault(seat.replica, removal)
+            if report.failing_shard >= 0:
+                failure = ShardFailure(
+                    step=report.failing_step,
+                    shard=report.failing_shard,
+                    replica=seat.replica,
+                    process=seat.process,
+                    reason=report.failing[:REASON_LIMIT],
+                )
+                # Its own words say more than how its agent saw it end.
+                change.failures[seat.replica] = failure
+
     def _find_leavers(self, membership: Membership, change: Change) -> None:
         for seat in membership.seats.values():
             report = self.reports.get(seat.replica)
@@ -248,6 +303,7 @@ class Evidence:
                     standing=Standing.EVICTED,
                     cause=f"replica {seat.replica} leaves",
                     proven=True,
+                    planned=True,
                 )
                 change.removals.setdefault(seat.replica, removal)
 
@@ -267,7 +323,8 @@ class Evidence:
                 del self.registers[replica]
         for replica, report in list(self.reports.items()):
             seat = membership.seats.get(replica)
-            if seat is None or not seat.present or seat.incarnation != report.incarnation:
+            heeded = seat is not None and self._watched(membership, seat)
+            if seat is None or not heeded or seat.incarnation != report.incarnation:
                 del self.reports[replica]
                 self._complaints.forget(replica)
 
@@ -279,6 +336,17 @@ def outstanding(departure: Departure, membership: Membership) -> bool:
         return True
     exited = seat.standing in (Standing.GONE, Standing.FINISHED)
     return seat.process == departure.process and not exited
+
+
+def _in_force(view: View, pulses: list[Pulse]) -> int:
+    """The newest view that somebody works in; those up to the last interruption are nobody's choice."""
+    return max([view.planned_since, *(pulse.view for pulse in pulses)])
+
+
+def _in_short(how: str, last_words: str) -> str:
+    """How a process ended, with the last line that it said: mostly that of the exception."""
+    lines = last_words.strip().splitlines()
+    return f"{how}: {lines[-1]}"[:REASON_LIMIT] if lines else how
 
 
 def _life(register: Register) -> tuple[int, int]:

@@ -6,10 +6,14 @@ returns. What gives it away is that *others wait for it*. A replica is judged hu
 - it claims to be computing, or to be waiting in a view or at a step that is over, and has made no progress
   for one detection window plus three of the run's own steps, not counting time in which it was ready to run
   and the machine gave it no CPU;
-- at least one peer has been waiting in the present view for a window too, having done its part;
+- at least one peer has been waiting for a window too, having done its part, in a view that is not over;
 - and it has warmed up. The first steps of a life compile, allocate and fill caches, and say nothing about
   the later ones; they have a long, fixed limit instead. It is the agent that knows when a life has warmed
   up (it reports a pace from then on), because an agent lives as long as its replicas and a leader may not.
+
+After an interruption, the view that interrupted is the oldest that is not over. Planned views come into force
+at the same step everywhere, so of two members that wait at the same step, the one in the older view has
+missed something, just as one that waits at an older step has.
 
 Work that the user has declared (`Phase.ASIDE`) is never a hang. If nobody waits, nobody is harmed.
 """
@@ -58,7 +62,7 @@ class Pace:
 
 def hung(pulses: list[Pulse], *, all_seen: bool, view: int, window_s: float, cold_s: float) -> list[Pulse]:
     """Those of the members' pulses that show a hang. `all_seen` says whether there is a fresh one of every
-    member; `cold_s` is the limit for lives not yet warm."""
+    member, `view` is the oldest that is not over, and `cold_s` is the limit for lives not yet warm."""
     waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING and pulse.view >= view]
     if not any(pulse.quiet_s >= window_s for pulse in waiting):
         return []
@@ -66,18 +70,18 @@ def hung(pulses: list[Pulse], *, all_seen: bool, view: int, window_s: float, col
     patience_s = window_s + STEPS_OF_PATIENCE * max(pulse.pace_s for pulse in pulses)
     return [
         pulse
-        for pulse in _waited_for(pulses, all_seen, view, max(pulse.step for pulse in waiting))
+        for pulse in _waited_for(pulses, all_seen, view, max((pulse.step, pulse.view) for pulse in waiting))
         if pulse.quiet_s > (patience_s if pulse.pace_s > 0 else max(cold_s, patience_s))
     ]
 
 
-def _waited_for(pulses: list[Pulse], all_seen: bool, view: int, step: int) -> list[Pulse]:
+def _waited_for(pulses: list[Pulse], all_seen: bool, view: int, newest: tuple[int, int]) -> list[Pulse]:
     """Whom the others wait for: whoever computes; if nobody does, whoever waits in the past. But that nobody
     computes is only known when everybody is seen: else all may be waiting for the one that is not."""
     computing = [pulse for pulse in pulses if pulse.phase in (Phase.COMPUTING, Phase.STARTING)]
     waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING]
     in_old_view = [pulse for pulse in waiting if pulse.view < view]
-    at_old_step = [pulse for pulse in waiting if pulse.step < step]
+    behind = [pulse for pulse in waiting if (pulse.step, pulse.view) < newest]
     if computing or not all_seen:
         return computing
-    return in_old_view or at_old_step
+    return in_old_view or behind

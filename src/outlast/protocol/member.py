@@ -12,6 +12,10 @@ what may be acted on:
   more, and the way back is a new life (`rejoin`).
 
 Adopting a view is one assignment; there is no moment in between.
+
+A *planned* view (see `View.planned_since`) is not adopted on hearing of it, if the driver says so
+(`hold_planned`): members put it into force themselves, all at the end of the same step (`switch`). It is
+followed out of step (`follow`) when a member is seen to have done that.
 """
 
 from collections import deque
@@ -34,6 +38,9 @@ from outlast.protocol.views import Outcome, View
 HELD_FRAMES = 4096
 """Bound on frames of newer views; a member sends a handful per peer before it needs our answer."""
 
+PLANNED_VIEWS = 16
+"""Bound on planned views that wait to be put into force."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -43,6 +50,11 @@ class Frame:
     incarnation: int
     view: int
     body: object = None
+    """What is said."""
+    payload: object = None
+    """What comes with it; for whoever drives the core."""
+    moves: bool = False
+    """Its sender has adopted this view out of step, and everybody who knows the view should follow."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,15 @@ class Tell:
 @dataclass(frozen=True)
 class Adopt:
     """This view is in force now; every attempt of an earlier one is void."""
+
+    view: View
+    in_band: bool = False
+    """Whether all members switch to it at the end of the same step."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """This view is to be put into force at the end of a step."""
 
     view: View
 
@@ -76,17 +97,20 @@ class JobOver:
     outcome: Outcome
 
 
-MemberAction = Tell | Adopt | Deliver | FencedOff | JobOver
+MemberAction = Tell | Adopt | Planned | Deliver | FencedOff | JobOver
 
 
 class MemberCore:
     """One replica process, over all of its lives."""
 
-    def __init__(self, *, replica: int, process: int, agent: str, address: str, timing: Timing) -> None:
+    def __init__(
+        self, *, replica: int, process: int, agent: str, address: str, timing: Timing, shards: int = 0
+    ) -> None:
         self.replica = replica
         self.process = process
         self.agent = agent
         self.address = address
+        self.shards = shards
         self._timing = timing
         self.rejoins = 0
         self.incarnation = 0
@@ -95,8 +119,14 @@ class MemberCore:
         self.leaving = False
         self.fenced = False
         self.unreachable: frozenset[int] = frozenset()
+        self._failing: tuple[str, int, int] | None = None
+        self.hold_planned = False
+        """Whether planned views wait for `switch`; set by whoever drives this core."""
+        self.planned: dict[int, View] = {}
+        """The views that wait."""
         self._admitted_in = 0
-        self._past_incarnation = 0
+        self.past_incarnation = 0
+        """The newest life that is over; what is meant for it, or for one before, is for nobody."""
         self._fetching = 0
         self._held: deque[Frame] = deque(maxlen=HELD_FRAMES)
         self._told_at = float("-inf")
@@ -125,12 +155,12 @@ class MemberCore:
     def rejoin(self, now: float) -> list[MemberAction]:
         """Begin a new life after having been fenced; the caller has discarded the old one's state."""
         self.rejoins += 1
-        self._past_incarnation = max(self._past_incarnation, self.incarnation)
+        self.past_incarnation = max(self.past_incarnation, self.incarnation)
         self.incarnation = 0
         self._admitted_in = 0
         self.fenced = self.ready = False
         self.unreachable = frozenset()
-        self._held.clear()
+        self._void_view()
         return self.tell(now)
 
     def set_ready(self, now: float) -> list[MemberAction]:
@@ -140,6 +170,11 @@ class MemberCore:
 
     def set_leaving(self, now: float) -> list[MemberAction]:
         self.leaving = True
+        return self.tell(now)
+
+    def set_failing(self, reason: str, step: int, shard: int, now: float) -> list[MemberAction]:
+        """This process is about to end by its own fault, while it computed that shard (-1: none)."""
+        self._failing = (reason, step, shard)
         return self.tell(now)
 
     def set_unreachable(self, peers: frozenset[int], now: float) -> list[MemberAction]:
@@ -155,7 +190,7 @@ class MemberCore:
                 return self._admitted(message)
             case ViewNews():
                 return self._news(message.view, now)
-            case ReportAck() if message.view > self.view.number:
+            case ReportAck() if message.view > max(self.planned, default=self.view.number):
                 return [Tell(Fetch())]
             case Evicted() if message.incarnation == self.incarnation and self.admitted:
                 return self._fence(message.reason)
@@ -168,7 +203,7 @@ class MemberCore:
 
     def _void_before_it_began(self, message: Evicted) -> bool:
         """Our registration was admitted and evicted before we heard of either (and it is not an old one)."""
-        ours = message.replica == self.replica and message.incarnation > self._past_incarnation
+        ours = message.replica == self.replica and message.incarnation > self.past_incarnation
         return self.incarnation == 0 and ours
 
     def frame(self, frame: Frame) -> list[MemberAction]:
@@ -186,6 +221,10 @@ class MemberCore:
 
     def _hold(self, frame: Frame) -> list[MemberAction]:
         self._held.append(frame)
+        if frame.view in self.planned or frame.moves:
+            moved = self._where_others_moved()
+            if moved is not None or frame.view in self.planned:
+                return self._adopt(moved) if moved is not None else []
         if frame.view <= self._fetching:
             return []
         # Asked for once; should that be lost, the next report is answered with the number, and we ask again.
@@ -200,29 +239,82 @@ class MemberCore:
         self._admitted_in = message.view
         return []
 
+    def switch(self, number: int, now: float) -> list[MemberAction]:
+        """Put a planned view into force: all members of the present one do so at the end of this step."""
+        return self._adopt(self.planned[number], in_band=True) + self.tell(now)
+
+    def switched(self, view: View, now: float) -> list[MemberAction]:
+        """Members have switched to a view that this replica had no part in deciding."""
+        if view.number <= self.view.number or not self.admitted:
+            return []
+        return self._adopt(view, in_band=True) + self.tell(now)
+
+    def follow(self, number: int, now: float) -> list[MemberAction]:
+        """Adopt a planned view now, out of step."""
+        return self._adopt(self.planned[number]) + self.tell(now)
+
     def _news(self, view: View, now: float) -> list[MemberAction]:
         if view.number <= self.view.number or not self.admitted:
             return []
+        if view.number < self._admitted_in and not view.holds(self.replica, self.incarnation):
+            return []
+        if self.hold_planned and self._planned_from_here(view):
+            return self._note_planned(view)
+        return self._adopt(view) + self.tell(now)
+
+    def _planned_from_here(self, view: View) -> bool:
+        present = self.view.holds(self.replica, self.incarnation)
+        return present and view.planned_since <= self.view.number
+
+    def _note_planned(self, view: View) -> list[MemberAction]:
+        if view.number in self.planned:
+            return []
+        self.planned[view.number] = view
+        while len(self.planned) > PLANNED_VIEWS:
+            del self.planned[min(self.planned)]
+        moved = self._where_others_moved()
+        return self._adopt(moved) if moved is not None else [Planned(view)]
+
+    def _where_others_moved(self) -> View | None:
+        """The view to follow, if somebody has moved to a planned one. That very view may never come to be
+        known here (the coordinator tells only its newest one), but any later one will do: whoever adopts it
+        says so, and the others follow in their turn."""
+        least = min((frame.view for frame in self._held if frame.moves), default=None)
+        if least is None:
+            return None
+        later = [view for number, view in self.planned.items() if number >= least]
+        staying = [view for view in later if view.holds(self.replica, self.incarnation)]
+        return max(staying or later, key=lambda view: view.number, default=None)
+
+    def _adopt(self, view: View, *, in_band: bool = False) -> list[MemberAction]:
         if not view.holds(self.replica, self.incarnation):
-            if view.number < self._admitted_in:
-                return []
             return self._fence(f"view {view.number} goes on without it: {view.cause}")
         self.view = view
         self.unreachable &= {member.replica for member in view.members}
-        actions: list[MemberAction] = [Adopt(view)]
+        self.planned = {
+            number: later
+            for number, later in self.planned.items()
+            if number > view.number and later.planned_since <= view.number
+        }
+        actions: list[MemberAction] = [Adopt(view, in_band)]
+        actions += [Planned(later) for later in self.planned.values()]
         held, self._held = self._held, deque(maxlen=HELD_FRAMES)
         self._fetching = 0
         for frame in held:
             actions += self.frame(frame)
-        return actions + self.tell(now)
+        return actions
 
     def _fence(self, reason: str) -> list[MemberAction]:
         self.fenced = True
-        self._held.clear()
-        # The number stays, so that nothing older is ever adopted; the members go, so that no frame of that
-        # view counts in the next life.
-        self.view = View(number=self.view.number)
+        self._void_view()
         return [FencedOff(reason)]
+
+    def _void_view(self) -> None:
+        """The number stays, so that nothing older is ever adopted; the members go, so that no frame of that
+        view counts in the next life."""
+        self.view = View(number=self.view.number)
+        self.planned.clear()
+        self._held.clear()
 
     def _register(self) -> Register:
         return Register(
@@ -231,9 +323,11 @@ class MemberCore:
             rejoin=self.rejoins,
             agent=self.agent,
             address=self.address,
+            shards=self.shards,
         )
 
     def _report(self) -> Report:
+        reason, step, shard = self._failing or ("", -1, -1)
         return Report(
             replica=self.replica,
             incarnation=self.incarnation,
@@ -241,4 +335,7 @@ class MemberCore:
             ready=self.ready,
             leaving=self.leaving,
             unreachable=tuple(sorted(self.unreachable)),
+            failing=reason,
+            failing_step=step,
+            failing_shard=shard,
         )

@@ -7,10 +7,13 @@ registration (answered by `Admitted`) and the news of an exit (answered in `Beat
 """
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
 
 from outlast.protocol.views import Outcome, Seat, View
+
+SHARDS_MOST = 65536
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -46,6 +49,8 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """The time a step has taken lately; 0 while the process has not warmed up."""
     stopped_s: float = 0.0
     """How long the process has been stopped by a signal."""
+    shard: int = -1
+    """The shard that it is computing; -1 if none."""
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,14 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     process: int
     how: str
     finished: bool = False
+    in_order: bool = False
+    """It had said that it is done (`Phase.DONE`) and then exited with status 0: nobody waits for it."""
+    step: int = -1
+    shard: int = -1
+    """What it was computing, if it died by its own fault: an uncaught exception or a crash. One that was
+    killed from outside says nothing about its shard, and has -1 here."""
+    last_words: str = ""
+    """The end of its output, told only with a shard."""
 
 
 class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +98,8 @@ class BeatAck(Message, frozen=True, kw_only=True):
     """Departures that are committed and need not be told again."""
     evicted: tuple[int, ...] = ()
     """Processes that run although their incarnation is void; replace those that do not rejoin."""
+    failing: tuple[int, ...] = ()
+    """Those of them that announced their own failure: however they end now, it is the program's fault."""
 
 
 class Register(Message, frozen=True, kw_only=True):
@@ -95,6 +110,9 @@ class Register(Message, frozen=True, kw_only=True):
     rejoin: int
     agent: str
     address: str = ""
+    shards: Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MOST)] = 0
+    """How many shards its script cuts a step into; 0: as many as the job says. A lineage takes the wish of
+    its lowest-numbered first member, and keeps it."""
 
 
 class Admitted(Message, frozen=True, kw_only=True):
@@ -113,9 +131,15 @@ class Report(Message, frozen=True, kw_only=True):
     replica: int
     incarnation: int
     view: int
+    """The newest view that is in force here; a planned one that is known but not in force does not count."""
     ready: bool = False
     leaving: bool = False
     unreachable: tuple[int, ...] = ()
+    failing: str = ""
+    """The first line of the exception that ends this process, told before its slow exit."""
+    failing_step: int = -1
+    failing_shard: int = -1
+    """What it was computing then; -1 if nothing."""
 
 
 class ReportAck(Message, frozen=True, kw_only=True):
@@ -165,6 +189,8 @@ class Status(Message, frozen=True, kw_only=True):
     """Agents that are not heard from."""
     rejected: dict[str, int] = {}
     """Peers that were turned away, by reason."""
+    needed: int = 1
+    """How many members it takes to train."""
     trouble: str = ""
     """What keeps the coordinator from deciding, for example a full disk."""
     outcome: Outcome | None = None

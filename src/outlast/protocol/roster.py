@@ -3,7 +3,7 @@
 `plan` takes what has been agreed and what has been learned since, and says what should be agreed next. It
 never looks at a clock and never talks to anyone, so any leader that knows the same facts plans the same.
 
-Two rules keep the training state safe.
+Three rules keep the training state safe, and its holders at work.
 
 *A view keeps somebody who holds the state.* The `holders` are the members of the newest view that one of
 them is known to have adopted. Suspicion alone never removes the last of them: a leader that cannot reach
@@ -12,6 +12,11 @@ Proof of death (the agent saw the process exit) is another matter: then whoever 
 
 *A lineage continues or is ended openly.* When no member is left, the learners form a new lineage together:
 they start from the newest checkpoint or from the beginning, and everybody can see that from the view.
+
+*Whoever is waited for is not forgotten.* A change that takes away nobody who is needed in the step under way
+is *planned*: the members put the new view into force by themselves, at the end of a step, which may take
+minutes. Until then a member that is leaving still works with the others. It is out of the view, but if it
+dies before they have moved on, they would wait for it in vain: so that makes another view, which interrupts.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +25,8 @@ import msgspec
 
 from outlast.protocol.assignment import assign, slices
 from outlast.protocol.messages import GaveUp, Register
-from outlast.protocol.views import Member, Membership, Outcome, Seat, Standing, View
+from outlast.protocol.poison import remembered, verdict
+from outlast.protocol.views import Member, Membership, Outcome, Seat, ShardFailure, Standing, View, needed
 
 CAUSE_LIMIT = 500
 
@@ -34,6 +40,11 @@ class Removal:
     cause: str
     proven: bool
     """Whether it is known to be gone or to be going, rather than suspected."""
+    planned: bool = False
+    """Whether the others can do without it from a step of their choice on: it works with them until then, or
+    has done all of its work with them."""
+    failing: bool = False
+    """Whether it announced this itself, by its exception."""
 
 
 @dataclass(kw_only=True)
@@ -43,41 +54,58 @@ class Change:
     arrivals: dict[int, Register] = field(default_factory=dict)
     removals: dict[int, Removal] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
-    adopted: set[int] = field(default_factory=set)
-    """Members that have adopted the current view."""
+    adopted: dict[int, int] = field(default_factory=dict)
+    """Member → the newest view that it has adopted."""
     form_now: bool = False
     """Whether the first view of a lineage has waited long enough for the rest."""
     gave_up: GaveUp | None = None
+    failures: dict[int, ShardFailure] = field(default_factory=dict)
+    last_words: dict[int, str] = field(default_factory=dict)
 
-    def concerns(self, membership: Membership) -> bool:
-        """Whether there is anything here that could change the membership."""
-        activates = membership.active != membership.view.number and bool(self.adopted)
-        moves = bool(self.arrivals or self.removals or self.ready)
-        return moves or activates or self.form_now or self.gave_up is not None
+    @property
+    def moves(self) -> bool:
+        """Whether there is more here than adoptions."""
+        told = self.arrivals or self.removals or self.ready or self.failures
+        return bool(told) or self.form_now or self.gave_up is not None
 
 
 def plan(membership: Membership, change: Change) -> Membership:
     """The membership that should follow; equal to the old one when there is nothing to do."""
-    if membership.outcome is not None or not change.concerns(membership):
+    if membership.outcome is not None:
         return membership
-    draft = _Draft(_activated(membership, change.adopted))
+    membership = _activated(membership, change.adopted)
+    if not change.moves:
+        return membership
+    draft = _Draft(membership)
     draft.remove_proven(change.removals)
     draft.admit(change.arrivals)
     draft.remove_doubted(change.removals)
     draft.promote(change.ready)
     draft.form(change.form_now)
-    draft.conclude(change.gave_up)
+    draft.conclude(change)
     return draft.result()
 
 
-def _activated(membership: Membership, adopted: set[int]) -> Membership:
-    """The current view becomes active once somebody who holds the state has adopted it."""
-    if membership.active == membership.view.number:
-        return membership
-    holding = {holder.replica for holder in membership.holders if holder in membership.view.members}
-    if not holding & adopted:
-        return membership
-    return msgspec.structs.replace(membership, active=membership.view.number, holders=membership.view.members)
+def _activated(membership: Membership, adopted: dict[int, int]) -> Membership:
+    """A view becomes active once somebody who holds the state has adopted it; from then on all of its members
+    hold the state. It need not be the newest one: planned views may be decided faster than they are adopted.
+    """
+    view, active, holders = membership.view, membership.active, membership.holders
+    newest = max((adopted.get(holder.replica, 0) for holder in holders if holder in view.members), default=0)
+    if active < newest <= view.number:
+        active = newest
+        holders = tuple(m for m in view.members if membership.seats[m.replica].member_since <= newest)
+    departing = membership.departing
+    if view.members and all(adopted.get(member.replica) == view.number for member in view.members):
+        # Nobody works in an earlier view any more, so nobody waits for who is not in this one.
+        departing = ()
+    return msgspec.structs.replace(
+        membership,
+        active=active,
+        holders=holders,
+        departing=departing,
+        working_shards=() if active == view.number else membership.working_shards,
+    )
 
 
 class _Draft:
@@ -88,6 +116,9 @@ class _Draft:
         self.seats = dict(membership.seats)
         self.holders = membership.holders
         self.active = membership.active
+        self.departing = membership.departing
+        self.failures = membership.failures
+        self.interrupts = False
         self.lineage = membership.view.lineage
         self.causes: list[str] = []
         self.outcome: Outcome | None = None
@@ -120,11 +151,21 @@ class _Draft:
 
     def _remove(self, replica: int, removal: Removal) -> None:
         seat = self.seats.get(replica) or Seat(replica=replica, standing=Standing.GONE)
-        if seat.present:
+        planned = removal.planned and removal.process == seat.process
+        missed = self._counts_on(seat) and not planned
+        self.interrupts |= missed
+        if seat.present or missed:
             self.causes.append(removal.cause)
+        life = seat.as_member()
+        self.departing = tuple(member for member in self.departing if member != life)
+        if seat.standing is Standing.MEMBER and planned and removal.standing is Standing.EVICTED:
+            self.departing += (life,)
         self.seats[replica] = msgspec.structs.replace(
-            seat, standing=removal.standing, process=removal.process
+            seat, standing=removal.standing, process=removal.process, failing=removal.failing
         )
+
+    def _counts_on(self, seat: Seat) -> bool:
+        return seat.standing is Standing.MEMBER or seat.as_member() in self.departing
 
     def _must_stay(self, doubted: set[int]) -> set[int]:
         """Those that suspicion alone may not remove, because nobody else would hold the state."""
@@ -143,6 +184,8 @@ class _Draft:
             if before is not None and before.process == register.process and not _runs(before):
                 # It has exited since it registered.
                 continue
+            # A new life proves that the old one is over, and somebody may be waiting for it.
+            self.interrupts |= before is not None and self._counts_on(before)
             incarnation = before.incarnation + 1 if before else 1
             self.seats[replica] = Seat(
                 replica=replica,
@@ -152,6 +195,7 @@ class _Draft:
                 rejoin=register.rejoin,
                 agent=register.agent,
                 address=register.address,
+                shards=register.shards,
             )
             self.causes.append(
                 f"replica {replica} joins" if incarnation == 1 else f"replica {replica} is back"
@@ -171,7 +215,7 @@ class _Draft:
         if self.members() or not learners or (self.lineage and self._finished_count()):
             return
         awaited = self.base.spec.replicas - (0 if self.lineage else self._finished_count())
-        if len(learners) < awaited and not form_now:
+        if len(learners) < (self._needed() if form_now else awaited):
             return
         for seat in learners:
             self._set_member(seat)
@@ -180,13 +224,22 @@ class _Draft:
         self.causes = ["the first view" if self.lineage == 1 else "no member was left: a new lineage begins"]
 
     def _set_member(self, seat: Seat) -> None:
-        self.seats[seat.replica] = msgspec.structs.replace(seat, standing=Standing.MEMBER)
+        since = self.base.view.number + 1
+        self.seats[seat.replica] = msgspec.structs.replace(seat, standing=Standing.MEMBER, member_since=since)
 
     def _finished_count(self) -> int:
         return sum(seat.standing is Standing.FINISHED for seat in self.seats.values())
 
-    def conclude(self, gave_up: GaveUp | None) -> None:
-        if gave_up is not None:
+    def _needed(self) -> int:
+        return needed(self.base.spec, self._finished_count())
+
+    def conclude(self, change: Change) -> None:
+        gave_up = change.gave_up
+        self.failures = remembered(self.failures, (failure for _, failure in sorted(change.failures.items())))
+        poison = verdict(self.failures, change.last_words)
+        if poison is not None:
+            self.outcome = poison
+        elif gave_up is not None:
             self.outcome = Outcome(
                 finished=False,
                 reason=gave_up.reason,
@@ -205,12 +258,21 @@ class _Draft:
         if self.lineage != self.base.view.lineage:
             # A new lineage has nobody before it who could adopt it: its members are its first holders.
             self.active, self.holders = view.number, view.members
+        working = self.base.working_shards
+        if not view.planned:
+            # It interrupts everybody who is in it, and voids the work of everybody who is not.
+            self.departing = working = ()
+        elif view.shards != self.base.view.shards:
+            working = working or self.base.view.shards
         return Membership(
             spec=self.base.spec,
             view=view,
             seats=self.seats,
             active=self.active,
             holders=self.holders,
+            departing=self.departing,
+            working_shards=working,
+            failures=self.failures,
             outcome=self.outcome,
         )
 
@@ -218,21 +280,50 @@ class _Draft:
         before = self.base.view
         members = tuple(sorted((seat.as_member() for seat in self.members()), key=lambda m: m.replica))
         learners = tuple(sorted((seat.as_member() for seat in self.learners()), key=lambda m: m.replica))
-        if not members and not before.members:
+        paused = 0 < len(members) < self._needed()
+        if not members and not before.members and not self.interrupts:
             # Nobody trains, so nobody needs to hear who is gathering.
             return before
-        if (members, learners, self.lineage) == (before.members, before.learners, before.lineage):
+        lives = (members, learners, self.lineage, paused)
+        same = lives == (before.members, before.learners, before.lineage, before.paused)
+        if same and not self.interrupts:
             return before
-        replicas = [member.replica for member in members]
+        number = before.number + 1
+        planned = not self.interrupts and self.lineage == before.lineage
+        shards, slices_ = self._layout(members, planned)
         return View(
-            number=before.number + 1,
+            number=number,
             lineage=self.lineage,
             members=members,
             learners=learners,
-            shards=assign(self.base.spec.shards, replicas, before.shards or None) if replicas else (),
-            slices=slices(replicas, before.slices or None) if replicas else (),
+            shards=shards,
+            slices=slices_,
             cause="; ".join(self.causes)[:CAUSE_LIMIT],
+            planned_since=before.planned_since if planned else number,
+            paused=paused,
         )
+
+    def _layout(self, members: tuple[Member, ...], planned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Who computes which shard, and who reduces which slice."""
+        before = self.base.view
+        if planned and members == before.members:
+            return before.shards, before.slices
+        if not members:
+            return (), ()
+        replicas = [member.replica for member in members]
+        if planned or self.lineage != before.lineage:
+            return assign(self._shard_count(), replicas, None), slices(replicas, None)
+        # In the middle of a step, every shard that moves away from who works on it is computed again.
+        working = self.base.working_shards or before.shards
+        return assign(self._shard_count(), replicas, working or None), slices(replicas, before.slices or None)
+
+    def _shard_count(self) -> int:
+        """A lineage keeps the number that it began with: that of the first member whose script asks."""
+        before = self.base.view
+        if before.shards and self.lineage == before.lineage:
+            return len(before.shards)
+        members = sorted(self.members(), key=lambda seat: seat.replica)
+        return next((seat.shards for seat in members if seat.shards), self.base.spec.shards)
 
 
 def _runs(seat: Seat) -> bool:

@@ -35,6 +35,8 @@ LAST_WORDS_LIMIT = 8192
 class StartReplica:
     replica: int
     process: int
+    again: bool = False
+    """Not its first start in this run: others are probably training, and should not feel it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Sample:
     phase: Phase = Phase.STARTING
     quiet_s: float = 0.0
     stopped_s: float = 0.0
+    shard: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,8 @@ class Exit:
     """For people: "was killed by SIGKILL", "exited with status 1"."""
     clean: bool = False
     killed: bool = False
+    own_fault: bool = False
+    """An uncaught exception or a crash, rather than something that was done to it."""
     last_words: str = ""
 
 
@@ -99,6 +104,7 @@ class _Life:
     pace: Pace = field(default_factory=Pace)
     evicted_at: float | None = None
     killed: bool = False
+    failing: bool = False
 
 
 class AgentCore:
@@ -118,6 +124,7 @@ class AgentCore:
         self._beat_at = float("-inf")
         self._counts = {replica: RestartCount(policy) for replica in replicas}
         self._lives: dict[int, _Life] = {}
+        self._started: set[int] = set()
         self._start_at: dict[int, float] = {}
         self._departures: dict[int, Departure] = {}
         self._gave_up: GaveUp | None = None
@@ -165,7 +172,17 @@ class AgentCore:
         finished = ending.clean and not self.leaving
         if self.outcome is not None:
             return []
-        self._departures[process] = Departure(replica=replica, process=process, how=how, finished=finished)
+        at_work = ending.own_fault and life.sample.shard >= 0
+        self._departures[process] = Departure(
+            replica=replica,
+            process=process,
+            how=how,
+            finished=finished,
+            in_order=ending.clean and life.sample.phase is Phase.DONE,
+            step=life.sample.step if at_work else -1,
+            shard=life.sample.shard if at_work else -1,
+            last_words=ending.last_words[-LAST_WORDS_LIMIT:] if at_work else "",
+        )
         if not finished and not self.leaving:
             self._plan_restart(replica, life, ending, now)
         return self.beat(now)
@@ -183,6 +200,7 @@ class AgentCore:
                 for process in message.noted:
                     self._departures.pop(process, None)
                 for life in self._lives.values():
+                    life.failing |= life.process in message.failing
                     if life.process not in message.evicted:
                         life.evicted_at = None
                     elif life.evicted_at is None:
@@ -228,19 +246,23 @@ class AgentCore:
             quiet_s=life.sample.quiet_s,
             pace_s=life.pace.step_s,
             stopped_s=life.sample.stopped_s,
+            shard=life.sample.shard,
         )
 
     def _start(self, replica: int, now: float) -> list[AgentAction]:
         self._serial += 1
         process = process_number(self.boot, self._serial)
         self._lives[replica] = _Life(process, now)
-        return [StartReplica(replica, process)]
+        again = self.boot > 1 or replica in self._started
+        self._started.add(replica)
+        return [StartReplica(replica, process, again)]
 
     def _plan_restart(self, replica: int, life: _Life, ending: Exit, now: float) -> None:
         delay = self._counts[replica].failed(
             lived_s=now - life.started_at,
             joined=life.sample.incarnation > 0,
-            killed_in_progress=ending.killed and life.pace.progressed,
+            # Killing one that is failing only shortens its exit, which makes it no less its own failure.
+            killed_in_progress=ending.killed and life.pace.progressed and not life.failing,
         )
         if delay is not None:
             self._start_at[replica] = now + delay
@@ -261,13 +283,13 @@ class AgentCore:
         for replica, life in self._lives.items():
             if life.evicted_at is None or life.killed:
                 continue
-            if now - life.evicted_at >= self._linger_s(life.sample):
+            if now - life.evicted_at >= self._linger_s(life):
                 life.killed = True
                 actions.append(KillReplica(replica, life.process, "was evicted and did not come back"))
         return actions
 
-    def _linger_s(self, sample: Sample) -> float:
-        if sample.stopped_s > 0:
+    def _linger_s(self, life: _Life) -> float:
+        if life.sample.stopped_s > 0:
             return self._timing.linger_stopped_s
-        still = sample.quiet_s >= self._timing.detect_within_s
+        still = life.sample.quiet_s >= self._timing.detect_within_s and not life.failing
         return self._timing.linger_still_s if still else self._timing.linger_s

@@ -2,8 +2,10 @@
 
 A *view* is one agreed membership. Its number only ever grows by one; whatever is said between replicas
 carries the number, and that is the whole of fencing: older is dropped, newer is held until the receiver has
-caught up. A *seat* is what the job knows about one replica id over all its lives; an *incarnation* is one of
-those lives. A *membership* is the document that the store keeps: all seats, the current view, the outcome.
+caught up. Most changes can wait for the end of a step: a *planned* view is put into force by its members
+together, between two steps. One that cannot wait, because somebody is missing, interrupts them. A *seat* is
+what the job knows about one replica id over all its lives; an *incarnation* is one of those lives. A
+*membership* is the document that the store keeps: all seats, the current view, the outcome.
 
 The document is replaced as a whole, under a comparison of its revision, so no reader ever sees half a change.
 """
@@ -37,7 +39,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     replicas: int
     shards: int
-    """Parts of a step's global batch; fixed for the run, whoever is alive."""
+    """Parts of a step's global batch; fixed for the run, whoever is alive. A script may ask for another
+    number, see `Register.shards`."""
+    min_replicas: int = 1
+    """With fewer members than this, training pauses; more keeps results comparable, fewer keeps going."""
 
     def validate(self) -> None:
         if self.replicas < 1:
@@ -45,6 +50,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.shards < 1:
             raise ConfigError(
                 f"shards is {self.shards}, but a step has at least 1; leave it out for {self.replicas}"
+            )
+        if not 1 <= self.min_replicas <= self.replicas:
+            raise ConfigError(
+                f"min_replicas (--min-replicas) is {self.min_replicas}, but must lie between 1 and the "
+                f"number of replicas, {self.replicas}"
             )
 
 
@@ -70,6 +80,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Slice index → replica that reduces it."""
     cause: str = ""
     """Why this view followed the one before, for people."""
+    planned_since: int = 0
+    """All views from this one to ours followed each other by planned changes, so a member may still work in
+    any of them. A view that interrupts its members has its own number here."""
+    paused: bool = False
+    """There are too few members: they hold still until a view has enough."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether its members put it into force between two steps, rather than at once."""
+        return self.planned_since < self.number
 
     def member(self, replica: int) -> Member | None:
         return next((m for m in self.members if m.replica == replica), None)
@@ -100,6 +120,12 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """How often that process has come back after an eviction."""
     agent: str = ""
     address: str = ""
+    shards: int = 0
+    """How many shards its script asks for; 0 if it does not care."""
+    member_since: int = 0
+    """The view that made this life a member; 0 while none has."""
+    failing: bool = False
+    """It has announced its own failure; its exit will be the rest of that."""
 
     @property
     def present(self) -> bool:
@@ -107,6 +133,17 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_member(self) -> Member:
         return Member(self.replica, self.incarnation, self.address)
+
+
+class ShardFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that failed by its own fault while it computed a shard."""
+
+    step: int
+    shard: int
+    replica: int
+    process: int
+    """Counts once, though its failure is told twice: by itself, and by its agent when it has exited."""
+    reason: str
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -127,8 +164,32 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     active: int = 0
     """The newest view that a holder of the training state has adopted."""
     holders: tuple[Member, ...] = ()
-    """The members of that view: who is known to hold the training state."""
+    """Those of its members that are still there: who is known to hold the training state."""
+    departing: tuple[Member, ...] = ()
+    """Who is out of the view by a planned change, while members may still work in a view with it."""
+    working_shards: tuple[int, ...] = ()
+    """Who computes which shard as long as the view is planned and not active, if the view says otherwise."""
+    failures: tuple[ShardFailure, ...] = ()
+    """The newest of them; a shard that fails on two replicas is at fault itself."""
     outcome: Outcome | None = None
+
+    @property
+    def finished(self) -> int:
+        """How many replicas have done all of their work."""
+        return sum(seat.standing is Standing.FINISHED for seat in self.seats.values())
+
+    @property
+    def needed(self) -> int:
+        """How many members it takes to train; who has finished is not waited for."""
+        return needed(self.spec, self.finished)
+
+    def counts_on(self, seat: Seat) -> bool:
+        """Whether somebody may be waiting for this life: it is a member, or was one until a planned view."""
+        return seat.standing is Standing.MEMBER or seat.as_member() in self.departing
+
+
+def needed(spec: JobSpec, finished: int) -> int:
+    return min(spec.min_replicas, spec.replicas - finished)
 
 
 def process_number(boot: int, serial: int) -> int:

@@ -158,6 +158,17 @@ def describe(view: View) -> str:
     )
 
 
+def waiting(status: Status) -> str:
+    """What keeps training from going on, if it is a lack of replicas; or nothing."""
+    forming = not status.view.members and status.needed > 1
+    if status.outcome is not None or not (status.view.paused or forming):
+        return ""
+    there = len(status.view.members) or sum(seat.present for seat in status.seats)
+    if not 0 < there < status.needed:
+        return ""
+    return f"waiting: {there} of at least {counted(status.needed, 'replica')}"
+
+
 def render(status: Status) -> Group:
     """The whole status as a table with a line per replica."""
     pulses = {pulse.replica: pulse for pulse in status.pulses}
@@ -175,6 +186,8 @@ def render(status: Status) -> Group:
             seat.agent,
         )
     parts: list[Table | Text] = [Text(f"{status.job}  view {status.view.number}", style="bold"), table]
+    if words := waiting(status):
+        parts.append(Text(words, style="yellow"))
     if status.silent:
         parts.append(Text(f"not heard from: {', '.join(status.silent)}", style="yellow"))
     if status.rejected:

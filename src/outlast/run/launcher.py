@@ -29,7 +29,7 @@ from outlast.kinship import bury, nursery_name
 from outlast.protocol.messages import Ended, Status, ViewNews
 from outlast.protocol.views import JobSpec, Outcome
 from outlast.run.children import Child
-from outlast.run.display import Display, counted
+from outlast.run.display import Display, counted, waiting
 from outlast.run.home import fresh_name, started_at
 from outlast.run.observer import watch
 from outlast.wire.address import format_address, listen
@@ -61,6 +61,7 @@ class Options:
     """The home of all runs."""
     name: str | None = None
     shards: int | None = None
+    min_replicas: int = 1
     agents: int = 1
     """Agents on this machine; more than one stands for several machines in tests and drills."""
     address: str = "127.0.0.1:0"
@@ -80,6 +81,7 @@ class Launcher:
         self._exit_code: int | None = None
         self._children: list[Child] = []
         self._newest_view = 0
+        self._waiting = ""
         self._ended = asyncio.Event()
 
     async def run(self) -> int:
@@ -89,6 +91,7 @@ class Launcher:
             name=options.name or fresh_name(options.argv[1 if options.argv[0] == "-m" else 0]),
             replicas=options.replicas,
             shards=options.shards or options.replicas,
+            min_replicas=options.min_replicas,
         )
         spec.validate()
         with listen(options.address) as sock:
@@ -187,10 +190,17 @@ class Launcher:
                     self._display.view(message.view)
                 case Status():
                     self._display.status(message)
+                    self._say_waiting(waiting(message))
                     # A coordinator that was started after the end does not announce it again.
                     self._hear_outcome(message.outcome)
                 case Ended():
                     self._hear_outcome(message.outcome)
+
+    def _say_waiting(self, words: str) -> None:
+        """Once, and not again before it was over or has changed."""
+        if words and words != self._waiting:
+            self._display.say(words)
+        self._waiting = words
 
     def _hear_outcome(self, outcome: Outcome | None) -> None:
         if outcome is not None:

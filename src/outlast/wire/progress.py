@@ -11,12 +11,14 @@ Layout, in 8-byte words of the machine's own order, since the page never leaves 
     1  sequence              5  step                     9  leave requested (written by the agent)
     2  pid of the writer     6  phase
     3  incarnation           7  changed_ns: when view, step or phase last changed (CLOCK_MONOTONIC)
+   10  the shard that is being computed, plus 1; 0 if none
 
 Every word is aligned and stored at once, so none is ever seen half written. That several belong together is
 told by the sequence (a *sequence lock*): it is odd while the writer is at work. The reader tries again a few
 times, and then takes what is there: the writer may have been stopped or killed in the middle, and a reading
 of step *k* with the phase of *k+1* is better than none. There is one writer thread, the one that trains;
-`tick` and `live` alone may be called from others.
+`tick` and `live` alone may be called from others. The shard belongs to nothing: it is one word by itself,
+written in the innermost loop and read when the process is dead.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from pathlib import Path
 from outlast.errors import ProtocolError
 from outlast.protocol.messages import Phase
 
-VERSION = 1
+VERSION = 2
 PAGE_BYTES = 4096
 
 _MAGIC = int.from_bytes(b"OUTLAST\0", "little") | VERSION << 56
-_HEAD, _SEQUENCE, _PID, _INCARNATION, _VIEW, _STEP, _PHASE, _CHANGED_NS, _ALIVE, _LEAVE = range(10)
+_HEAD, _SEQUENCE, _PID, _INCARNATION, _VIEW, _STEP, _PHASE, _CHANGED_NS, _ALIVE, _LEAVE, _SHARD = range(11)
 _READ_ATTEMPTS = 16
 
 
@@ -51,6 +53,8 @@ class Reading:
     changed_ns: int
     alive: int
     consistent: bool = True
+    shard: int = -1
+    """The shard that is being computed; -1 if none."""
 
     def unchanged_s(self, now_ns: int) -> float:
         """For how long neither view, step nor phase has changed, given `time.monotonic_ns()`."""
@@ -99,6 +103,10 @@ class Progress:
         words[_ALIVE] += 1
         words[_SEQUENCE] += 1
 
+    def computing(self, shard: int | None) -> None:
+        """This shard is being computed from now on, or none; should it kill us, the page will say so."""
+        self._words[_SHARD] = 0 if shard is None else shard + 1
+
     def live(self, incarnation: int) -> None:
         """Which life this is; a single word, told by the thread that registers."""
         self._words[_INCARNATION] = incarnation
@@ -139,7 +147,8 @@ class ProgressReader:
         pid, incarnation, view, step, phase, changed_ns, alive = fields
         if phase > max(Phase):
             raise ProtocolError(f"the progress page of process {pid} names an unknown phase {phase}")
-        return Reading(pid, incarnation, view, step, Phase(phase), changed_ns, alive, consistent)
+        shard = words[_SHARD] - 1
+        return Reading(pid, incarnation, view, step, Phase(phase), changed_ns, alive, consistent, shard)
 
     def request_leave(self) -> None:
         self._words[_LEAVE] = 1

@@ -1,0 +1,148 @@
+"""A replica's two cores as one: which view is in force (`member`), and what is done in it (`steps`).
+
+The cores do not know of each other. Here is what connects them, and nothing else:
+
+- a view that is adopted ends every attempt of the one before, in the same event;
+- a view that was switched to in band comes from a completed step;
+- a planned view waits for that, unless it would wait in vain;
+- frames reach the steps only after the member has passed them.
+
+Everything that happens to a replica is an event here, and every event returns what is to be done, in order.
+The driver (the engine of a training process, or the simulator) does it and thinks no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from outlast.protocol.member import (
+    Adopt,
+    Deliver,
+    FencedOff,
+    Frame,
+    JobOver,
+    MemberAction,
+    MemberCore,
+    Planned,
+    Tell,
+)
+from outlast.protocol.messages import Message
+from outlast.protocol.steps import Body, Follow, Lost, Mode, StepAction, StepCore
+from outlast.protocol.views import Member, View
+
+Action = Tell | Adopt | Deliver | FencedOff | JobOver | StepAction
+
+
+class Participant:
+    """One replica process, over all of its lives."""
+
+    def __init__(self, member: MemberCore, begin: Callable[[int], StepCore] = StepCore) -> None:
+        self.member = member
+        self._begin = begin
+        self.steps = begin(member.replica)
+        self._lost: frozenset[int] = frozenset()
+        member.hold_planned = True
+
+    # Membership.
+
+    def alone(self, view: View, now: float) -> list[Action]:
+        """There is no coordinator, and this is the only view that there will ever be."""
+        self.member.view = view
+        return self._run([Adopt(view)], now)
+
+    def tick(self, now: float) -> list[Action]:
+        return self._run(self.member.tick(now), now)
+
+    def tell(self, now: float) -> list[Action]:
+        return self._run(self.member.tell(now), now)
+
+    def received(self, message: Message, now: float) -> list[Action]:
+        """From the coordinator."""
+        return self._run(self.member.received(message, now), now)
+
+    def rejoin(self, now: float) -> list[Action]:
+        """Begin a new life; the caller has discarded the state of the old one."""
+        self.steps = self._begin(self.member.replica)
+        self._lost = frozenset()
+        return self._run(self.member.rejoin(now), now)
+
+    def set_ready(self, now: float) -> list[Action]:
+        return self._run(self.member.set_ready(now), now)
+
+    def set_leaving(self, now: float) -> list[Action]:
+        return self._run(self.member.set_leaving(now), now)
+
+    def set_unreachable(self, peers: frozenset[int], now: float) -> list[Action]:
+        return self._run(self.member.set_unreachable(peers, now), now)
+
+    def peers_lost(self, lost: frozenset[int], now: float) -> list[Action]:
+        """The connections with these members of the view are broken just now."""
+        self._lost = lost
+        return self._run([], now)
+
+    # What peers say.
+
+    def frame(self, frame: Frame, now: float) -> list[Action]:
+        return self._run(self.member.frame(frame), now)
+
+    def switched(self, view: View, now: float) -> list[Action]:
+        """Members have switched to this view in band, and tell those who were not part of it."""
+        if self.steps.mode not in (Mode.IDLE, Mode.LEARNING):
+            return []
+        return self._run(self.member.switched(view, now), now)
+
+    def learner_loaded(self, learner: Member, now: float) -> list[Action]:
+        self.steps.has_loaded(learner)
+        return self._run([], now)
+
+    # What the own process does.
+
+    def contribute(self, now: float) -> list[Action]:
+        return self._run(self.steps.contribute(), now)
+
+    def summed(self, step: int, now: float) -> list[Action]:
+        return self._run(self.steps.summed(step), now)
+
+    def offered(self, step: int, now: float) -> list[Action]:
+        return self._run(self.steps.offered(step), now)
+
+    def loaded(self, step: int, now: float) -> list[Action]:
+        return self._run(self.steps.loaded(step), now)
+
+    def _run(self, events: Sequence[MemberAction | StepAction], now: float) -> list[Action]:
+        done: list[Action] = []
+        waiting = list(events)
+        while waiting or (waiting := self._out_of_step(now)):
+            action = waiting.pop(0)
+            match action:
+                case Adopt():
+                    done.append(action)
+                    waiting[:0] = self.steps.adopt(action.view, in_band=action.in_band)
+                case Planned() if self.steps.leads_to(action.view):
+                    self.steps.knows(action.view.number)
+                case Planned():
+                    pass
+                case Deliver():
+                    # The driver takes what the frame carries before it does what follows from it.
+                    done.append(action)
+                    waiting[:0] = self.steps.received(action.frame.sender, cast(Body, action.frame.body))
+                case Follow() if action.number in self.member.planned:
+                    waiting[:0] = self.member.switch(action.number, now)
+                case Follow():
+                    # So many planned views came after it that it is forgotten here; the others are there now.
+                    waiting[:0] = [Lost(f"it knows nothing of view {action.number} any more")]
+                case _:
+                    done.append(action)
+            self.member.hold_planned = self.steps.holds_planned_views
+        return done
+
+    def _out_of_step(self, now: float) -> list[MemberAction | StepAction]:
+        """Follow the newest planned view at once, if nothing will ever switch to it."""
+        if not self.member.planned:
+            return []
+        newest = max(self.member.planned)
+        in_vain = not self.steps.holds_planned_views or self.steps.abandons(
+            self.member.planned[newest], self._lost
+        )
+        return list(self.member.follow(newest, now)) if in_vain else []

@@ -1,0 +1,588 @@
+"""Agreeing on steps: how members come to hold the same records, whoever dies in the middle.
+
+A *record* is the immutable result of one step. Members get it without a vote. Each sends its contribution to
+everybody (its *part*), reduces the slice of the gradient that it owns, and sends that to everybody (its
+*sum*); whoever has all parts and all sums of one *attempt*, (view, step), holds the record:
+
+    COMPUTING ──contribute──▶ all parts are in ──conclude──▶ all sums are in ──▶ Completed(step)
+
+Three facts make that safe, and each is one line of code below:
+
+1. *An attempt is completed from its own pieces only.* Adopting a view throws away every part and every sum
+   of the views before, in one assignment. Each slice has one owner, which reduces it once per attempt, so
+   all who complete an attempt hold the same record.
+2. *Contributing acknowledges.* Only who holds the record of k sends a part for k + 1. So completing k + 1
+   proves that all members hold k: k is *stable*. And so the newest records of members differ by at most one.
+3. *Nobody goes on before all have spoken.* When a view is adopted out of step (somebody died), every member
+   says which record is its newest (`Holding`). If any has one more than others, they fetch it; else all do
+   the step again. A death during this is another view, and all speak again.
+
+Most views, though, are *planned*: a learner arrives or has caught up, a member leaves. They interrupt
+nothing. Members say in their parts which planned view they know; when all name the same one in one step,
+all of them, by the record of that step, switch to it at its end: *in band*. There is nothing to reconcile
+then, since everybody who switches holds the same newest record. A planned view is followed out of step only
+when in-band will not happen: nobody trains in the present view (it is paused), somebody has moved already
+(its `Holding` says so), or a member that leaves with the planned view is gone before its last frames came.
+
+Whoever is not a member learns: it gets a *snapshot* of the state after the step that was newest when its
+view was adopted (the `Pin`), and all stable records after that. A learner that becomes a member in band is
+handed the record of the switch itself, and takes part from the step after. A member of a new lineage has no
+state at all (its newest is `BLANK`) and is given the state of the lowest-numbered one in the same way.
+
+The core decides; it holds no tensors. Whoever drives it (`train/engine.py`, the simulator) moves the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from outlast.protocol.views import Member, View
+
+BLANK = -1
+"""The newest record of a life that has no training state yet."""
+
+KEPT = 2
+KEPT_FOR_LEARNERS = 4
+"""Records that a member keeps: who falls further behind gets the whole state again."""
+
+PARTS_AHEAD = 64
+"""Steps for which parts are kept before their time; only a member that still catches up is ahead by many."""
+
+
+class Mode(Enum):
+    IDLE = auto()
+    LEARNING = auto()
+    RECONCILING = auto()
+    LOADING = auto()
+    """A blank member that waits for the state."""
+    FETCHING = auto()
+    """A member that waits for records that others hold."""
+    JOINING = auto()
+    """A learner that has become a member in band, and waits for the record of the switch."""
+    RUNNING = auto()
+    PAUSED = auto()
+    """There are too few members to go on."""
+    DONE = auto()
+
+
+# What members say to each other. Each travels in a frame with its view and its sender's life.
+
+
+@dataclass(frozen=True)
+class Holding:
+    """I have adopted this view out of step, or answer one who has; my newest record is that one."""
+
+    newest: int
+    running: bool = False
+    """Said in answer, by one who came into this view in band and trains in it."""
+
+
+@dataclass(frozen=True)
+class Want:
+    """Send me the records from this one on."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """All that I contribute to this step is with you; I hold the record of the step before."""
+
+    step: int
+    pending: int = 0
+    """The newest planned view that I know of; 0 for none."""
+    closing: bool = False
+    """I have left the loop of steps and contribute nothing any more."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The slice that I own of this step is reduced, and with you."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The record of a step, in answer to `Want`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Gone:
+    """I do not keep the record of this step any more."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The record with which members switched to a view that makes you one of them."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Switched:
+    """We have switched to this view in band; from here on it is the one in force."""
+
+    view: View
+
+
+Body = Holding | Want | Part | Sum | Whole | Gone | Handed | Switched
+
+
+# What the core wants done.
+
+
+@dataclass(frozen=True)
+class Say:
+    to: tuple[int, ...]
+    body: Body
+
+
+@dataclass(frozen=True)
+class Found:
+    """All are blank, and this replica is the one whose own state is the beginning."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Contribute to this step in this view: now, or again."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """All parts are in: finish the own slice, send it, and say so with `summed`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The record of this step is held now."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Stable:
+    """All members hold the record of this step: it may be told to others. Each step is named once, in order,
+    by every member that trains then; who has come later begins with what it has not been given as stable."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Adopt this planned view now."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Give `to` the state after `step`, each server its share."""
+
+    to: Member
+    step: int
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Send the record of this stable step to all learners, each member its share."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Send the record of this step to new members, each server its share."""
+
+    step: int
+    to: tuple[int, ...]
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FeedAgain:
+    """Send what is kept and stable to all learners once more: who sends which share has changed. A learner
+    that needs one before `first` cannot catch up any more."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class AllDone:
+    """Everybody has left the loop of steps and holds the last record."""
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """This replica has left the loop of steps, and these others have not."""
+
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """This life cannot catch up any more; it has to come back as a new one."""
+
+    reason: str
+
+
+StepAction = (
+    Say
+    | Found
+    | Attempt
+    | Conclude
+    | Completed
+    | Stable
+    | Follow
+    | Pin
+    | Feed
+    | HandOver
+    | FeedAgain
+    | AllDone
+    | LeftAlone
+    | Lost
+)
+
+
+class StepCore:
+    """One life of a replica."""
+
+    def __init__(self, replica: int) -> None:
+        self.replica = replica
+        self.view = View()
+        self.mode = Mode.IDLE
+        self.newest = BLANK
+        self.oldest = BLANK
+        """The oldest record that is kept."""
+        self.pending = 0
+        self.closing = False
+        self._top = BLANK
+        self._told = BLANK
+        """The newest step that is known to be stable here."""
+        self._fed = BLANK
+        """The newest step that members of this view need not feed to learners any more."""
+        self._contributed = False
+        self._concluded = False
+        self._heard: dict[int, Holding] = {}
+        self._parts: dict[int, dict[int, Part]] = {}
+        self._sums: dict[int, set[int]] = {}
+        self._offers: set[int] = set()
+        self._loaded: set[Member] = set()
+
+    # What happens to it.
+
+    @property
+    def step(self) -> int:
+        """The step that is being worked on."""
+        return self.newest + 1
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        return tuple(m.replica for m in self.view.members if m.replica != self.replica)
+
+    @property
+    def holds_planned_views(self) -> bool:
+        """Whether a planned view has to wait for the end of a step, rather than be followed at once."""
+        return self.mode is not Mode.PAUSED
+
+    def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
+        """This view is in force: whatever belonged to earlier ones is void."""
+        before, was, self.view = self.view, self.mode, view
+        self._heard, self._parts, self._sums = {}, {}, {}
+        self._contributed = self._concluded = False
+        self.pending = 0
+        if view.member(self.replica) is None:
+            self.mode = Mode.LEARNING
+            return []
+        if in_band and was is Mode.RUNNING:
+            return self._switched(before)
+        if in_band:
+            self.mode = Mode.JOINING
+            return []
+        return self._speak()
+
+    def contribute(self) -> list[StepAction]:
+        """The own contribution to the present step has been sent to all owners."""
+        if self.mode is not Mode.RUNNING or self._contributed:
+            return []
+        self._contributed = True
+        part = Part(self.step, self.pending, self.closing)
+        self._parts.setdefault(self.step, {})[self.replica] = part
+        return [Say(self.others, part), *self._progress()]
+
+    def summed(self, step: int) -> list[StepAction]:
+        """The own slice of this step has been reduced and sent."""
+        if self.mode is not Mode.RUNNING or step != self.step or not self._concluded:
+            return []
+        self._sums.setdefault(step, set()).add(self.replica)
+        return [Say(self.others, Sum(step)), *self._progress()]
+
+    def received(self, sender: int, body: Body) -> list[StepAction]:
+        """A frame of the present view from one of its members."""
+        match body:
+            case Holding():
+                return self._holding(sender, body)
+            case Want():
+                return self._wanted(sender, body.step)
+            case Part() if self._near(body.step):
+                self._parts.setdefault(body.step, {})[sender] = body
+                return self._progress()
+            case Sum() if self._near(body.step):
+                self._sums.setdefault(body.step, set()).add(sender)
+                return self._progress()
+            case Whole():
+                return self.offered(body.step)
+            case Handed() if self.mode is Mode.JOINING:
+                return self._handed(sender, body.step)
+            case Gone() if self.mode is Mode.FETCHING:
+                return [Lost(f"nobody keeps the record of step {body.step}, which this replica lacks")]
+        return []
+
+    def offered(self, step: int) -> list[StepAction]:
+        """The whole record of this step is at hand, from a feed or in answer to a wish."""
+        if step > self.newest:
+            self._offers.add(step)
+        return self._take_offers()
+
+    def loaded(self, step: int) -> list[StepAction]:
+        """The state after this step has been received (and is, or will be, loaded before anything else)."""
+        if self.newest != BLANK:
+            return []
+        self._start_from(step)
+        self._offers = {offer for offer in self._offers if offer > step}
+        if self.mode is Mode.LOADING:
+            return self._caught_up()
+        return self._take_offers()
+
+    def _start_from(self, step: int) -> None:
+        """The state after this step is ours, though not its record."""
+        self.newest = self._told = self._fed = step
+        self.oldest = step + 1
+
+    def has_loaded(self, learner: Member) -> None:
+        """A learner says that it needs no snapshot any more."""
+        self._loaded = {one for one in self._loaded if self.view.learner(one.replica) == one} | {learner}
+
+    def knows(self, number: int) -> None:
+        """A planned view has been heard of."""
+        self.pending = max(self.pending, number)
+
+    def leads_to(self, planned: View) -> bool:
+        """Whether members can switch to this view together: somebody has to stay, to hand on the record."""
+        return not planned.members or any(m in planned.members for m in self.view.members)
+
+    def abandons(self, planned: View, lost: frozenset[int]) -> bool:
+        """Whether to follow a planned view out of step: somebody who leaves with it is gone already."""
+        leaving = {m.replica for m in self.view.members if planned.member(m.replica) is None}
+        return bool(leaving & lost)
+
+    # A view that was adopted out of step.
+
+    def _holding(self, sender: int, holding: Holding) -> list[StepAction]:
+        self._heard[sender] = holding
+        if self.mode is Mode.RECONCILING:
+            return self._reconcile()
+        if holding.running or self.mode not in (Mode.RUNNING, Mode.JOINING):
+            return []
+        if self.replica in self._heard:
+            # Everybody here has reconciled; this is no question.
+            return []
+        if self.mode is Mode.JOINING:
+            # One who comes out of step has no share of the record to hand over: ask for it instead.
+            return self._speak()
+        return [Say((sender,), Holding(self.newest, running=True))]
+
+    def _speak(self) -> list[StepAction]:
+        self.mode = Mode.RECONCILING
+        mine = Holding(self.newest)
+        self._heard[self.replica] = mine
+        return [Say(self.others, mine), *self._reconcile()]
+
+    def _reconcile(self) -> list[StepAction]:
+        members = [m.replica for m in self.view.members]
+        if any(replica not in self._heard for replica in members):
+            return []
+        newest = {replica: self._heard[replica].newest for replica in members}
+        actions: list[StepAction] = []
+        if max(newest.values()) == BLANK:
+            source = min(members)
+            newest[source] = 0
+            if source == self.replica and self.newest == BLANK:
+                self._start_from(0)
+                actions.append(Found(0))
+        self._top = max(newest.values())
+        teacher = min(replica for replica in members if newest[replica] == self._top)
+        actions += self._pins(newest, teacher)
+        # What was said may be out of date: a state that was on its way has been loaded meanwhile.
+        if self.newest == BLANK:
+            self.mode = Mode.LOADING
+        elif self.newest < self._top:
+            self.mode = Mode.FETCHING
+            actions += self._take_offers()
+            if self.mode is Mode.FETCHING:
+                actions.append(Say((teacher,), Want(self.step)))
+        else:
+            actions += self._caught_up()
+        return actions
+
+    def _pins(self, newest: dict[int, int], teacher: int) -> list[StepAction]:
+        """Who gets the state after the newest step: blank members, and learners that do not have it yet."""
+        pins: list[StepAction] = [
+            Pin(member, self._top, (teacher,))
+            for member in self.view.members
+            if newest[member.replica] == BLANK
+        ]
+        if any(holding.running for holding in self._heard.values()):
+            # Who came in band has fed and pinned already, as at the end of any step.
+            self._fed = self._top - 1
+            return pins
+        # Only what every member holds may be told to others, and who was promoted may still lack a few.
+        self._fed = min(newest.values())
+        servers = tuple(replica for replica, step in sorted(newest.items()) if step != BLANK)
+        pins += [
+            Pin(learner, self._top, servers) for learner in self.view.learners if learner not in self._loaded
+        ]
+        if self.view.learners:
+            pins.append(FeedAgain(self.oldest, self._fed))
+        return pins
+
+    def _wanted(self, sender: int, first: int) -> list[StepAction]:
+        if first < self.oldest or first > self.newest:
+            return [Say((sender,), Gone(first))]
+        return [Say((sender,), Whole(step)) for step in range(first, self.newest + 1)]
+
+    def _caught_up(self) -> list[StepAction]:
+        self._offers.clear()
+        if self.view.paused:
+            self.mode = Mode.PAUSED
+            return []
+        self.mode = Mode.RUNNING
+        return [Attempt(self.step)]
+
+    # A view that was switched to in band.
+
+    def _switched(self, before: View) -> list[StepAction]:
+        self._fed = self.newest - 1
+        stayed = tuple(m.replica for m in self.view.members if m in before.members)
+        new = tuple(m.replica for m in self.view.members if m not in before.members)
+        learners = tuple(m.replica for m in self.view.learners)
+        actions: list[StepAction] = []
+        if new or learners:
+            actions.append(Say((*new, *learners), Switched(self.view)))
+        if new:
+            actions.append(HandOver(self.newest, new, stayed))
+        actions += [
+            Pin(learner, self.newest, stayed)
+            for learner in self.view.learners
+            if learner not in before.learners and learner not in before.members
+        ]
+        return actions + self._caught_up()
+
+    def _handed(self, sender: int, step: int) -> list[StepAction]:
+        """Feeds came before this on the same connections. What is missing still is not coming: ask for it."""
+        if self.newest > step:
+            return [Lost(f"it holds step {self.newest}, and members are only at step {step}")]
+        self.mode, self._top, self._fed = Mode.FETCHING, step, step - 1
+        actions = self.offered(step)
+        if self.mode is Mode.FETCHING:
+            actions.append(Say((sender,), Want(self.step)))
+        return actions
+
+    # One step.
+
+    def _near(self, step: int) -> bool:
+        return self.newest < step <= self.newest + PARTS_AHEAD
+
+    def _progress(self) -> list[StepAction]:
+        """Conclude or complete the present attempt, if everything for that is there."""
+        if self.mode is not Mode.RUNNING:
+            return []
+        members = {m.replica for m in self.view.members}
+        parts = self._parts.get(self.step, {})
+        if not members <= parts.keys():
+            return self._look_for_closing(parts)
+        if any(part.closing for part in parts.values()):
+            return self._close(parts)
+        if not self._concluded:
+            self._concluded = True
+            return [Conclude(self.step)]
+        if not members <= self._sums.get(self.step, set()):
+            return []
+        return self._complete(parts)
+
+    def _look_for_closing(self, parts: dict[int, Part]) -> list[StepAction]:
+        """One that goes on while we have left: say so at once, it may never hear from everybody."""
+        others = tuple(sorted(replica for replica, part in parts.items() if not part.closing))
+        if self.closing and self._contributed and others:
+            return [LeftAlone(others)]
+        return []
+
+    def _close(self, parts: dict[int, Part]) -> list[StepAction]:
+        others = tuple(sorted(replica for replica, part in parts.items() if not part.closing))
+        if not others:
+            self.mode = Mode.DONE
+            return [*self._tell_stable(self.newest), AllDone()]
+        return [LeftAlone(others)] if self.closing else []
+
+    def _complete(self, parts: dict[int, Part]) -> list[StepAction]:
+        named = {part.pending for part in parts.values()}
+        switch = named.pop() if len(named) == 1 else 0
+        actions = self._hold(self.step)
+        if switch > self.view.number:
+            # The attempt of the next step belongs to the next view.
+            return [*actions, Follow(switch)]
+        return [*actions, Attempt(self.step)]
+
+    def _hold(self, step: int) -> list[StepAction]:
+        """The record of this step is ours."""
+        self.newest = step
+        self._parts.pop(step, None)
+        self._sums.pop(step, None)
+        self._contributed = self._concluded = False
+        actions: list[StepAction] = [Completed(step)]
+        if self.mode is Mode.RUNNING:
+            actions += self._tell_stable(step - 1)
+        elif self.view.member(self.replica) is None:
+            # Learners are told of stable steps only.
+            self._told = step
+        kept = KEPT_FOR_LEARNERS if self.view.learners else KEPT
+        self.oldest = max(self.oldest, step - kept + 1)
+        return actions
+
+    def _tell_stable(self, last: int) -> list[StepAction]:
+        """All members have contributed after this step, so all hold it, and all before it. Steps whose
+        records were fetched are told here too: when they were, somebody else may still have lacked them."""
+        actions: list[StepAction] = [Stable(step) for step in range(self._told + 1, last + 1)]
+        self._told = max(self._told, last)
+        if self.view.learners:
+            first = max(self._fed + 1, self.oldest)
+            actions += [Feed(step) for step in range(first, last + 1)]
+        self._fed = max(self._fed, last)
+        return actions
+
+    # Records that others hold.
+
+    def _take_offers(self) -> list[StepAction]:
+        if self.newest == BLANK or self.mode in (Mode.IDLE, Mode.RUNNING, Mode.PAUSED, Mode.DONE):
+            return []
+        actions: list[StepAction] = []
+        while self.step in self._offers:
+            self._offers.discard(self.step)
+            actions += self._hold(self.step)
+        arrived = self.mode is Mode.FETCHING and self.newest == self._top
+        if arrived:
+            actions += self._caught_up()
+        return actions

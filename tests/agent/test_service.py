@@ -1,0 +1,74 @@
+"""The agent as a whole, without a coordinator: what its replicas are started with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from outlast.agent import service
+from outlast.agent.service import NICE_AGAIN, AgentService
+from outlast.protocol.views import JobSpec
+from outlast.wire.rundir import RunDirectory, RunFile
+
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+SCRIPT = """
+import json, os, sys
+told = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+told |= {"nice": os.nice(0), "warm": "colorsys" in sys.modules}
+with open("told", "a") as file:
+    print(json.dumps(told), file=file)
+sys.exit(1)
+"""
+
+
+def lives(tmp_path: Path, wait_until: Until) -> list[dict[str, object]]:
+    """What the first two lives of a failing replica saw."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(
+        RunFile(
+            spec=JobSpec(name="job", replicas=1, shards=1),
+            address="127.0.0.1:9",
+            argv=("script.py",),
+            working_directory=str(tmp_path),
+            preload=("colorsys",),
+            threads=3,
+        )
+    )
+    told = tmp_path / "told"
+
+    async def story() -> None:
+        agent = AgentService(directory, "agent-0", (0,), grace_s=0.0)
+        running = asyncio.ensure_future(agent.run())
+        await wait_until(lambda: (told.exists() and told.read_text().count("\n") == 2) or running.done())
+        agent.preempt()
+        await running
+
+    asyncio.run(story())
+    return [json.loads(line) for line in told.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_replica_is_nice_when_it_is_started_again_but_only_if_it_can_take_that_back(
+    allowed: bool, tmp_path: Path, wait_until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "can_unnice", lambda: allowed)
+    first, second = (life["nice"] for life in lives(tmp_path, wait_until))
+    assert isinstance(first, int)
+    assert second == min(19, first + (NICE_AGAIN if allowed else 0))
+
+
+def test_the_number_of_threads_is_the_runs_and_costs_no_warm_start(
+    tmp_path: Path, wait_until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forkserver starts with the same number, whatever the agent's own environment says."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    for life in lives(tmp_path, wait_until):
+        assert life["warm"]
+        assert {life[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {"3"}

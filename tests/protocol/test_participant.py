@@ -1,0 +1,127 @@
+"""The two cores of a replica together: what waits for the end of a step, and what cannot."""
+
+from outlast.protocol.member import Adopt, Deliver, Frame, MemberCore
+from outlast.protocol.messages import Admitted, ViewNews
+from outlast.protocol.participant import Action, Participant
+from outlast.protocol.steps import Attempt, Conclude, Holding, Lost, Mode, Part, Say, Sum
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import Member, View
+
+
+def view_of(
+    number: int, *members: int, learners: tuple[int, ...] = (), since: int = 1, paused: bool = False
+) -> View:
+    return View(
+        number=number,
+        members=tuple(Member(replica, 1) for replica in members),
+        learners=tuple(Member(replica, 1) for replica in learners),
+        planned_since=since,
+        paused=paused,
+    )
+
+
+def in_view(view: View, replica: int = 0) -> Participant:
+    core = MemberCore(replica=replica, process=1, agent="agent", address="", timing=Timing())
+    one = Participant(core)
+    one.received(Admitted(replica=replica, process=1, rejoin=0, incarnation=1, view=view.number), now=0.0)
+    one.received(ViewNews(view=view), now=0.0)
+    assert core.view == view
+    return one
+
+
+def trains(view: View, replica: int = 0) -> Participant:
+    one = in_view(view, replica)
+    for other in one.steps.others:
+        one.frame(frame(other, view.number, Holding(-1)), now=0.0)
+    one.loaded(0, now=0.0)
+    assert one.steps.mode is Mode.RUNNING
+    return one
+
+
+def frame(sender: int, view: int, body: object, moves: bool = False) -> Frame:
+    return Frame(sender, 1, view, body, None, moves)
+
+
+def adopted(actions: list[Action]) -> list[tuple[int, bool]]:
+    return [(action.view.number, action.in_band) for action in actions if isinstance(action, Adopt)]
+
+
+def test_a_planned_view_waits_for_the_end_of_the_step() -> None:
+    one = trains(view_of(1, 0, 1))
+    assert adopted(one.received(ViewNews(view=view_of(2, 0, 1, learners=(2,))), now=1.0)) == []
+    one.contribute(now=1.0)
+    assert Conclude(1) in one.frame(frame(1, 1, Part(1, pending=2)), now=1.0)
+    one.summed(1, now=1.0)
+    actions = one.frame(frame(1, 1, Sum(1)), now=1.0)
+    assert adopted(actions) == [(2, True)]
+    assert actions.index(Attempt(2)) > [isinstance(a, Adopt) for a in actions].index(True)
+
+
+def test_a_view_that_interrupts_does_so_at_once() -> None:
+    one = trains(view_of(1, 0, 1, 2))
+    assert adopted(one.received(ViewNews(view=view_of(2, 0, 1, since=2)), now=1.0)) == [(2, False)]
+    assert one.steps.mode is Mode.RECONCILING
+
+
+def test_who_holds_still_follows_a_planned_view_at_once() -> None:
+    one = trains(view_of(1, 0, 1))
+    one.received(ViewNews(view=view_of(2, 0, since=2, paused=True)), now=1.0)
+    assert one.steps.mode is Mode.PAUSED
+    actions = one.received(ViewNews(view=view_of(3, 0, 1, since=2)), now=2.0)
+    assert adopted(actions) == [(3, False)]
+
+
+def test_a_planned_view_is_followed_when_one_who_leaves_with_it_is_gone() -> None:
+    one = trains(view_of(1, 0, 1, 2))
+    one.received(ViewNews(view=view_of(2, 0, 1)), now=1.0)
+    assert adopted(one.peers_lost(frozenset({1}), now=1.0)) == []
+    assert adopted(one.peers_lost(frozenset({2}), now=1.0)) == [(2, False)]
+
+
+def test_a_planned_view_is_followed_when_another_has_moved() -> None:
+    one = trains(view_of(1, 0, 1, 2))
+    one.received(ViewNews(view=view_of(2, 0, 1)), now=1.0)
+    assert adopted(one.frame(frame(1, 2, Holding(0), moves=True), now=1.0)) == [(2, False)]
+
+
+def test_a_later_view_is_followed_when_the_one_that_another_moved_to_was_never_heard_of() -> None:
+    """The coordinator tells only its newest view, so there is no other way (simulator, seed 0)."""
+    one = trains(view_of(1, 0, 1, 2))
+    assert adopted(one.frame(frame(1, 2, Holding(0), moves=True), now=1.0)) == []
+    actions = one.received(ViewNews(view=view_of(3, 0, 1, learners=(3,))), now=1.0)
+    assert adopted(actions) == [(3, False)]
+    assert Say((1,), Holding(0)) in actions
+
+
+def test_a_view_in_which_no_present_member_stays_is_not_switched_to() -> None:
+    one = trains(view_of(1, 0, learners=(1,)))
+    one.received(ViewNews(view=view_of(3, 1)), now=1.0)
+    assert one.steps.pending == 0
+    one.received(ViewNews(view=view_of(2, 0, 1)), now=1.0)
+    assert one.steps.pending == 2
+
+
+def test_one_who_has_forgotten_the_view_that_all_switch_to_is_lost() -> None:
+    one = trains(view_of(1, 0, 1))
+    one.received(ViewNews(view=view_of(2, 0, 1, learners=(2,))), now=1.0)
+    one.contribute(now=1.0)
+    one.member.planned.clear()
+    one.frame(frame(1, 1, Part(1, pending=2)), now=1.0)
+    one.summed(1, now=1.0)
+    assert isinstance(one.frame(frame(1, 1, Sum(1)), now=1.0)[-1], Lost)
+
+
+def test_a_frame_is_shown_to_the_driver_before_what_follows_from_it() -> None:
+    one = trains(view_of(1, 0, 1))
+    one.contribute(now=1.0)
+    actions = one.frame(frame(1, 1, Part(1)), now=1.0)
+    assert actions == [Deliver(frame(1, 1, Part(1))), Conclude(1)]
+
+
+def test_a_new_life_has_nothing_of_the_old_ones_view() -> None:
+    """Also when it was not fenced, but gave itself up."""
+    one = trains(view_of(1, 0, 1))
+    one.rejoin(now=1.0)
+    assert one.steps.mode is Mode.IDLE
+    assert one.frame(frame(1, 1, Part(1)), now=1.0) == []
+    assert one.member.view == View(number=1)

@@ -1,0 +1,371 @@
+"""Agreeing on steps: everybody holds the same records, whoever is missing, late or new."""
+
+from outlast.protocol.steps import (
+    BLANK,
+    KEPT,
+    PARTS_AHEAD,
+    AllDone,
+    Attempt,
+    Body,
+    Completed,
+    Conclude,
+    Feed,
+    FeedAgain,
+    Follow,
+    Found,
+    Gone,
+    Handed,
+    HandOver,
+    Holding,
+    LeftAlone,
+    Lost,
+    Mode,
+    Part,
+    Pin,
+    Say,
+    Stable,
+    StepAction,
+    StepCore,
+    Sum,
+    Switched,
+    Want,
+    Whole,
+)
+from outlast.protocol.views import Member, View
+
+
+def view_of(number: int, *members: int, learners: tuple[int, ...] = (), paused: bool = False) -> View:
+    return View(
+        number=number,
+        members=tuple(Member(replica, 1) for replica in members),
+        learners=tuple(Member(replica, 1) for replica in learners),
+        paused=paused,
+    )
+
+
+def at(newest: int, view: View, replica: int = 0) -> StepCore:
+    """A replica that trains in this view and holds everything up to this step."""
+    core = StepCore(replica)
+    core.adopt(view, in_band=False)
+    for other in core.others:
+        core.received(other, Holding(BLANK))
+    core.loaded(0)
+    for step in range(1, newest + 1):
+        complete(core, step)
+    assert (core.mode, core.newest) == (Mode.RUNNING, newest)
+    return core
+
+
+def complete(core: StepCore, step: int, pending: int = 0) -> list[StepAction]:
+    """Everybody contributes to this step, and it is completed."""
+    assert core.step == step
+    actions = core.contribute()
+    for other in core.others:
+        actions += core.received(other, Part(step, pending))
+    assert Conclude(step) in actions
+    actions = core.summed(step)
+    for other in core.others:
+        actions += core.received(other, Sum(step))
+    return actions
+
+
+def said(actions: list[StepAction]) -> list[tuple[tuple[int, ...], Body]]:
+    return [(action.to, action.body) for action in actions if isinstance(action, Say)]
+
+
+def stable(actions: list[StepAction]) -> list[int]:
+    return [action.step for action in actions if isinstance(action, Stable)]
+
+
+def fed(actions: list[StepAction]) -> list[int]:
+    return [action.step for action in actions if isinstance(action, Feed)]
+
+
+# One step.
+
+
+def test_a_step_is_complete_when_all_parts_and_all_sums_are_in() -> None:
+    core = at(0, view_of(1, 0, 1, 2))
+    assert said(core.contribute()) == [((1, 2), Part(1))]
+    assert core.received(1, Part(1)) == []
+    assert core.received(1, Sum(1)) == []
+    assert core.received(2, Part(1)) == [Conclude(1)]
+    assert said(core.summed(1)) == [((1, 2), Sum(1))]
+    assert core.received(2, Sum(1)) == [Completed(1), Attempt(2)]
+
+
+def test_a_step_is_stable_when_the_next_one_is_complete() -> None:
+    core = at(1, view_of(1, 0, 1))
+    assert stable(complete(core, 2)) == [1]
+    assert stable(complete(core, 3)) == [2]
+
+
+def test_a_view_throws_away_all_pieces_of_the_one_before() -> None:
+    core = at(3, view_of(1, 0, 1, 2))
+    core.contribute()
+    core.received(1, Part(4))
+    core.received(2, Part(4))
+    core.summed(4)
+    core.received(1, Sum(4))
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    assert core.received(1, Holding(3)) == [Attempt(4)]
+    assert said(core.contribute()) == [((1,), Part(4))]
+    assert core.received(1, Part(4)) == [Conclude(4)]
+
+
+def test_a_slice_that_was_reduced_for_an_earlier_view_counts_for_nothing() -> None:
+    core = at(3, view_of(1, 0, 1))
+    core.contribute()
+    core.received(1, Part(4))
+    core.adopt(view_of(2, 0), in_band=False)
+    assert core.mode is Mode.RUNNING
+    assert core.summed(4) == []
+
+
+def test_parts_that_come_early_are_kept_within_a_bound() -> None:
+    core = at(0, view_of(1, 0, 1))
+    core.received(1, Part(2))
+    core.received(1, Part(PARTS_AHEAD + 1))
+    complete(core, 1)
+    assert core.contribute()[1:] == [Conclude(2)]
+    assert sorted(core._parts) == [2]
+
+
+# A view that was adopted out of step.
+
+
+def test_nobody_goes_on_before_all_have_spoken() -> None:
+    core = at(3, view_of(1, 0, 1, 2, 3))
+    assert said(core.adopt(view_of(2, 0, 1, 2), in_band=False)) == [((1, 2), Holding(3))]
+    assert core.received(1, Holding(3)) == []
+    assert core.received(2, Holding(3)) == [Attempt(4)]
+
+
+def test_who_lacks_a_record_takes_it_from_the_lowest_that_has_it() -> None:
+    core = at(3, view_of(1, 0, 1, 2, 3))
+    core.adopt(view_of(2, 0, 1, 2), in_band=False)
+    core.received(2, Holding(4))
+    assert said(core.received(1, Holding(4))) == [((1,), Want(4))]
+    assert core.mode is Mode.FETCHING
+    assert core.received(1, Whole(4)) == [Completed(4), Attempt(5)]
+
+
+def test_a_record_that_was_fetched_is_stable_only_with_the_next_step() -> None:
+    """Another one may still be fetching it (simulator, seed 27)."""
+    core = at(3, view_of(1, 0, 1, 2))
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    core.received(1, Holding(5))
+    assert stable(core.received(1, Whole(4)) + core.received(1, Whole(5))) == []
+    assert stable(complete(core, 6)) == [3, 4, 5]
+
+
+def test_a_record_is_served_as_long_as_it_is_kept() -> None:
+    core = at(5, view_of(1, 0, 1))
+    assert said(core.received(1, Want(6 - KEPT))) == [((1,), Whole(4)), ((1,), Whole(5))]
+    assert said(core.received(1, Want(3))) == [((1,), Gone(3))]
+
+
+def test_who_lacks_a_record_that_nobody_keeps_is_lost() -> None:
+    core = at(3, view_of(1, 0, 1, 2))
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    core.received(1, Holding(9))
+    assert isinstance(core.received(1, Gone(4))[0], Lost)
+
+
+def test_who_has_loaded_a_state_does_not_have_the_record_of_its_step() -> None:
+    core = StepCore(0)
+    core.adopt(view_of(1, 1, learners=(0,)), in_band=False)
+    core.loaded(7)
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    core.received(1, Holding(6))
+    assert said(core.received(1, Want(7))) == [((1,), Gone(7))]
+
+
+def test_too_few_members_hold_still() -> None:
+    core = at(3, view_of(1, 0, 1))
+    actions = core.adopt(view_of(2, 0, paused=True), in_band=False)
+    assert (core.mode, core.holds_planned_views) == (Mode.PAUSED, False)
+    assert Attempt(4) not in actions
+
+
+# The beginning of a lineage.
+
+
+def test_the_lowest_of_the_blank_is_the_beginning() -> None:
+    core = StepCore(0)
+    core.adopt(view_of(1, 0, 1), in_band=False)
+    actions = core.received(1, Holding(BLANK))
+    assert actions == [Found(0), Pin(Member(1, 1), 0, (0,)), Attempt(1)]
+
+
+def test_the_other_blank_ones_wait_for_its_state() -> None:
+    core = StepCore(1)
+    core.adopt(view_of(1, 0, 1), in_band=False)
+    core.received(0, Holding(BLANK))
+    assert core.mode is Mode.LOADING
+    assert core.loaded(0) == [Attempt(1)]
+
+
+def test_a_state_that_is_loaded_while_members_reconcile_is_not_waited_for_again() -> None:
+    """What the member has said of itself is out of date then (simulator, seeds 6, 20 and 42)."""
+    core = StepCore(1)
+    core.adopt(view_of(1, 0, 1, 2), in_band=False)
+    core.received(0, Holding(BLANK))
+    core.received(2, Holding(BLANK))
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    core.loaded(0)
+    assert Attempt(1) in core.received(0, Holding(0))
+    assert core.mode is Mode.RUNNING
+
+
+# A view that is switched to in band.
+
+
+def test_all_switch_when_all_name_the_same_view() -> None:
+    core = at(3, view_of(1, 0, 1))
+    core.knows(2)
+    actions = complete(core, 4, pending=2)
+    assert actions[-1] == Follow(2)
+    assert Attempt(5) not in actions
+
+
+def test_nobody_switches_when_one_does_not_know_the_view() -> None:
+    core = at(3, view_of(1, 0, 1))
+    core.knows(2)
+    assert complete(core, 4)[-1] == Attempt(5)
+
+
+def test_new_members_are_handed_the_record_of_the_switch() -> None:
+    core = at(4, view_of(1, 0, 1, learners=(2,)))
+    after = view_of(2, 0, 1, 2)
+    actions = core.adopt(after, in_band=True)
+    assert actions == [Say((2,), Switched(after)), HandOver(4, (2,), (0, 1)), Attempt(5)]
+
+
+def test_a_new_learner_is_pinned_at_the_switch() -> None:
+    core = at(4, view_of(1, 0, 1))
+    actions = core.adopt(view_of(2, 0, 1, learners=(2,)), in_band=True)
+    assert Pin(Member(2, 1), 4, (0, 1)) in actions
+
+
+def joining() -> StepCore:
+    core = StepCore(2)
+    core.adopt(view_of(1, 0, 1, learners=(2,)), in_band=False)
+    core.loaded(3)
+    core.adopt(view_of(2, 0, 1, 2), in_band=True)
+    assert core.mode is Mode.JOINING
+    return core
+
+
+def test_a_learner_that_became_a_member_waits_for_the_record_of_the_switch() -> None:
+    core = joining()
+    assert core.offered(4) == [Completed(4)]
+    assert core.received(0, Handed(5)) == [Completed(5), Attempt(6)]
+
+
+def test_one_who_joins_asks_for_what_it_was_not_fed() -> None:
+    """The feed may have a hole (simulator, seeds 1658 and 1880)."""
+    core = joining()
+    assert core.received(0, Handed(5)) == [Say((0,), Want(4))]
+    assert core.received(0, Whole(4)) == [Completed(4), Completed(5), Attempt(6)]
+
+
+def test_one_who_joins_with_more_than_members_hold_is_lost() -> None:
+    """All who had made those records are gone, and their steps are being done again."""
+    core = joining()
+    assert isinstance(core.received(0, Handed(2))[0], Lost)
+
+
+def test_one_who_joins_and_cannot_be_given_what_it_lacks_is_lost() -> None:
+    core = joining()
+    core.received(0, Handed(9))
+    assert isinstance(core.received(0, Gone(4))[0], Lost)
+
+
+def test_one_who_joins_asks_for_the_record_when_a_member_comes_out_of_step() -> None:
+    """That one has no share of it to hand over."""
+    core = joining()
+    assert said(core.received(1, Holding(4))) == [((0, 1), Holding(3))]
+    assert said(core.received(0, Holding(5, running=True))) == [((0,), Want(4))]
+
+
+def test_a_member_that_trains_answers_one_who_comes_out_of_step() -> None:
+    core = at(4, view_of(1, 0, 1))
+    core.adopt(view_of(2, 0, 1, learners=(2,)), in_band=True)
+    assert said(core.received(1, Holding(3))) == [((1,), Holding(4, running=True))]
+
+
+def test_members_switch_only_to_a_view_in_which_one_of_them_stays() -> None:
+    """Else nobody could hand on the record of the switch (simulator, seed 93)."""
+    core = at(4, view_of(1, 0, learners=(1,)))
+    assert not core.leads_to(view_of(3, 1))
+    assert core.leads_to(view_of(2, 0, 1))
+    assert core.leads_to(view_of(2)), "all may leave together"
+
+
+# Those who learn.
+
+
+def test_learners_are_fed_what_is_stable() -> None:
+    core = at(2, view_of(1, 0, 1, learners=(2,)))
+    assert fed(complete(core, 3)) == [2]
+    assert fed(complete(core, 4)) == [3]
+
+
+def test_after_a_failure_learners_are_fed_again_what_every_member_holds() -> None:
+    core = at(5, view_of(1, 0, 1, 3, learners=(2,)))
+    core.adopt(view_of(2, 0, 1, learners=(2,)), in_band=False)
+    actions = core.received(1, Holding(4))
+    assert FeedAgain(2, 4) in actions
+    assert Pin(Member(2, 1), 5, (0, 1)) in actions
+
+
+def test_nothing_is_fed_again_while_a_member_is_blank() -> None:
+    """It takes part when it has the state, and that is when all hold what came before (seed 3097)."""
+    core = at(5, view_of(1, 0, 1, 3, learners=(2,)))
+    core.adopt(view_of(2, 0, 1, 3, learners=(2,)), in_band=False)
+    core.received(1, Holding(5))
+    actions = core.received(3, Holding(BLANK))
+    assert FeedAgain(2, BLANK) in actions
+    assert fed(complete(core, 6)) == [2, 3, 4, 5]
+
+
+def test_what_one_member_lacked_then_is_fed_when_all_hold_it() -> None:
+    core = at(5, view_of(1, 0, 1, 3, learners=(2,)))
+    core.adopt(view_of(2, 0, 1, learners=(2,)), in_band=False)
+    core.received(1, Holding(3))
+    assert fed(complete(core, 6)) == [4, 5]
+
+
+def test_a_learner_that_has_its_state_is_not_pinned_again() -> None:
+    core = at(5, view_of(1, 0, 1, 3, learners=(2,)))
+    core.has_loaded(Member(2, 1))
+    core.adopt(view_of(2, 0, 1, learners=(2,)), in_band=False)
+    assert not [a for a in core.received(1, Holding(5)) if isinstance(a, Pin)]
+
+
+def test_a_learner_takes_records_in_order() -> None:
+    core = StepCore(2)
+    core.adopt(view_of(1, 0, 1, learners=(2,)), in_band=False)
+    assert core.offered(5) == []
+    assert core.loaded(4) == [Completed(5)]
+    assert core.offered(7) == []
+    assert core.offered(6) == [Completed(6), Completed(7)]
+
+
+# The end.
+
+
+def test_all_are_done_when_all_have_left_the_loop() -> None:
+    core = at(4, view_of(1, 0, 1, learners=(2,)))
+    core.closing = True
+    core.contribute()
+    actions = core.received(1, Part(5, closing=True))
+    assert actions == [Stable(4), Feed(4), AllDone()]
+
+
+def test_one_who_left_the_loop_alone_hears_of_it() -> None:
+    core = at(4, view_of(1, 0, 1, 2))
+    core.closing = True
+    core.contribute()
+    assert core.received(1, Part(5)) == [LeftAlone((1,))]
