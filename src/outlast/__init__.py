@@ -1,5 +1,39 @@
-"""PyTorch training that outlasts its machines."""
+"""PyTorch training that outlasts its machines.
+
+The public names, and nothing else. They are loaded when first used: an agent or a coordinator, which never
+uses them, must not pay for loading torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from outlast.errors import OutlastError
 
-__all__ = ["OutlastError"]
+if TYPE_CHECKING:
+    from outlast.train.data import Data
+    from outlast.train.job import Job, Step, join
+    from outlast.train.seeding import seed
+
+__all__ = ["Data", "Job", "OutlastError", "Step", "join", "seed"]
+
+_HOMES = {
+    "Data": "outlast.train.data",
+    "Job": "outlast.train.job",
+    "Step": "outlast.train.job",
+    "join": "outlast.train.job",
+    "seed": "outlast.train.seeding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'outlast' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

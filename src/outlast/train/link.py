@@ -9,7 +9,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from outlast.errors import OutlastError, PeerRejected
 from outlast.protocol.member import Adopt, FencedOff, JobOver, MemberAction, MemberCore, Tell
@@ -31,11 +32,27 @@ SEND_WITHIN_S = 0.2
 log = logging.getLogger(__name__)
 
 
+class Decider(Protocol):
+    """Who decides what the coordinator's messages mean; a `MemberCore`, or something around one.
+
+    Called with the link's lock held, by the link's own thread and by others."""
+
+    def received(self, message: Message, now: float) -> list[MemberAction]: ...
+    def tick(self, now: float) -> list[MemberAction]: ...
+    def tell(self, now: float) -> list[MemberAction]: ...
+    def rejoin(self, now: float) -> list[MemberAction]: ...
+
+
 class Link:
     """Made in the training thread; safe to use from it while its own thread works."""
 
     def __init__(
-        self, handover: Handover, *, address: str = "", on_view: Callable[[View], None] = lambda _: None
+        self,
+        handover: Handover,
+        *,
+        address: str = "",
+        shards: int = 0,
+        on_view: Callable[[View], None] = lambda _: None,
     ) -> None:
         directory = RunDirectory(handover.run)
         run = directory.read()
@@ -51,8 +68,11 @@ class Link:
             agent=handover.agent,
             address=address,
             timing=self._timing,
+            shards=shards,
         )
-        self._changed = threading.Condition()
+        self._decider: Decider = self._core
+        self.changed = threading.Condition()
+        """The lock of everything here, for a decider to share; notified when membership changes."""
         self._stream: BlockingStream[Message] | None = None
         self._closing = False
         self.fenced: str | None = None
@@ -81,13 +101,25 @@ class Link:
     def leave_requested(self) -> bool:
         return self.progress.leave_requested
 
+    @property
+    def core(self) -> MemberCore:
+        return self._core
+
+    @property
+    def timing(self) -> Timing:
+        return self._timing
+
+    def decided_by(self, decider: Decider) -> None:
+        """Have somebody else decide, before the link is opened."""
+        self._decider = decider
+
     def open(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        with self._changed:
+        with self.changed:
             self._closing = True
-            self._changed.notify_all()
+            self.changed.notify_all()
             stream = self._stream
         if stream is not None:
             stream.close()
@@ -95,8 +127,8 @@ class Link:
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Sleep until something about the membership makes `until` true, the life ends or the job does."""
-        with self._changed:
-            return self._changed.wait_for(
+        with self.changed:
+            return self.changed.wait_for(
                 lambda: until() or self.fenced is not None or self.outcome is not None, timeout_s
             )
 
@@ -112,15 +144,19 @@ class Link:
         """Say which peers cannot be reached; the empty set takes everything back."""
         self._do(lambda: self._core.set_unreachable(unreachable, time.monotonic()))
 
+    def fail(self, reason: str, step: int, shard: int) -> None:
+        """This process is about to end by its own fault; say so before its slow exit."""
+        self._do(lambda: self._core.set_failing(reason, step, shard, time.monotonic()))
+
     def rejoin(self) -> None:
         """Begin a new life after having been fenced; the old one's state must not be used any more."""
-        with self._changed:
+        with self.changed:
             self.fenced = None
-            self._perform(self._core.rejoin(time.monotonic()))
+            self.perform(self._decider.rejoin(time.monotonic()))
 
     def _do(self, act: Callable[[], list[MemberAction]]) -> None:
-        with self._changed:
-            self._perform(act())
+        with self.changed:
+            self.perform(act())
 
     def _keep(self) -> None:
         while not self._closing and self.outcome is None:
@@ -137,8 +173,8 @@ class Link:
             self._rest(DIAL_AGAIN_S)
 
     def _rest(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing, seconds)
+        with self.changed:
+            self.changed.wait_for(lambda: self._closing, seconds)
 
     def _dial(self) -> BlockingStream[Message]:
         return BlockingStream.connect(
@@ -153,28 +189,28 @@ class Link:
 
     def _converse(self, stream: BlockingStream[Message]) -> None:
         self._stream = stream
-        self._do(lambda: self._core.tell(time.monotonic()))
+        self._do(lambda: self._decider.tell(time.monotonic()))
         while not self._closing and self.outcome is None:
             message = stream.receive(self._timing.beat_every_s)
             now = time.monotonic()
-            self._do(lambda: self._core.received(message, now) if message is not None else [])  # noqa: B023
-            self._do(lambda: self._core.tick(now))  # noqa: B023
+            self._do(lambda: self._decider.received(message, now) if message is not None else [])  # noqa: B023
+            self._do(lambda: self._decider.tick(now))  # noqa: B023
 
-    def _perform(self, actions: list[MemberAction]) -> None:
-        """Runs under the lock, in the training thread or in ours."""
+    def perform(self, actions: Iterable[MemberAction]) -> None:
+        """Runs under the lock, in whatever thread."""
         for action in actions:
             match action:
                 case Tell():
                     self._tell(action.message)
                 case Adopt():
                     self._on_view(action.view)
-                    self._changed.notify_all()
+                    self.changed.notify_all()
                 case FencedOff():
                     self.fenced = action.reason
-                    self._changed.notify_all()
+                    self.changed.notify_all()
                 case JobOver():
                     self.outcome = action.outcome
-                    self._changed.notify_all()
+                    self.changed.notify_all()
         self.progress.live(self._core.incarnation)
 
     def _tell(self, message: Message) -> None:

@@ -1,0 +1,106 @@
+"""What replicas say to each other on the mesh, and how small things are written.
+
+Bulk (gradients, records, state) travels as raw bytes behind a header that says where it belongs. Everything
+else is a typed struct in MessagePack, and a payload that does not decode costs its sender the connection.
+
+    SCATTER    (view, step, bucket, node)   a contribution, to the owner of the slice
+    RESULT     (view, step, bucket)         the owner's reduced slice, to every member
+    PART       (view, step)  PartNote       all my contributions are with you
+    SUM        (view, step)                 all my results are with you
+    HOLDING    (view)        step           my newest record; WANT, GONE: see `protocol/steps.py`
+    SWITCHED   (view)        View           members have switched to it in band
+    NOTE       (step)        RecordNote     a record without its vector; SHARE: a part of the vector
+    FEED_FROM  (step)                       records are fed from this one on
+    IMAGE      (view, step)  Image          table of contents of the state after a step; PIECE: some of it
+    LOADED                                  a learner needs no state any more
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from outlast.errors import ProtocolError
+
+NOTE_BYTES = 16 << 20
+"""Bound on everything that is not bulk; the largest is the description of a state."""
+
+
+class Kind(IntEnum):
+    SCATTER = 1
+    RESULT = 2
+    PART = 3
+    SUM = 4
+    HOLDING = 5
+    WANT = 6
+    GONE = 7
+    SWITCHED = 8
+    NOTE = 9
+    SHARE = 10
+    FEED_FROM = 11
+    IMAGE = 12
+    PIECE = 13
+    LOADED = 14
+
+
+class Way(IntEnum):
+    """How a record comes: the flags of NOTE and SHARE."""
+
+    STABLE = 1
+    """To a learner; every member holds it."""
+    WHOLE = 2
+    """To a member that lacks it, all of it by one."""
+    HANDED = 3
+    """To a learner that has just become a member."""
+
+
+SHARES = 16
+"""A record's vector travels in this many parts, so that its senders can change in the middle."""
+
+
+class NodeNote(msgspec.Struct, frozen=True, array_like=True):
+    """A contribution without its vector."""
+
+    lo: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    hi: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    weight: float
+    loss: float
+    mask: bytes
+    integers: dict[int, bytes]
+
+
+class PartNote(msgspec.Struct, frozen=True, array_like=True):
+    """What a member says when all its contributions to a step are sent."""
+
+    nodes: tuple[NodeNote, ...] = ()
+    pending: int = 0
+    closing: bool = False
+
+
+class RecordNote(msgspec.Struct, frozen=True, array_like=True):
+    """A record without its vector."""
+
+    weight: float
+    loss: float
+    mask: bytes
+    integers: dict[int, bytes]
+    view: int
+    """The view in which the step was completed."""
+    shards: tuple[int, ...]
+    """Shard → the replica that computed it."""
+
+
+N = TypeVar("N")
+
+PART = msgspec.msgpack.Decoder(PartNote)
+RECORD = msgspec.msgpack.Decoder(RecordNote)
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decode(decoder: msgspec.msgpack.Decoder[N], payload: bytes | memoryview) -> N:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"a note of a peer can not be read: {error}") from error

@@ -1,0 +1,284 @@
+"""The butterfly reduce: one attempt at one step, from one member's side.
+
+The flat gradient is cut into buckets (what goes out while backward still runs), and each bucket into one
+slice per member. A member sends slice *i* of its contributions to slice *i*'s owner; the owner adds them up
+along the fixed tree and sends the result to everyone:
+
+    contributions ──SCATTER──▶ owner ──fold──▶ result ──RESULT──▶ all members
+
+With one shard per member that moves exactly the bytes of a ring all-reduce, in two hops instead of many.
+
+Contributions are received into scratch memory and stay as they are until the step is over, so a bucket that
+is sent again (its owner was surprised by a late gradient) is simply folded and sent again; whatever comes
+last is what counts, since PART and SUM come after it on the same connection. Results are received straight
+into the record's own vector.
+
+A round belongs to one (view, step) and is dropped with it. Frames that are still arriving then end in memory
+that nobody looks at any more: a buffer that was handed to a connection is never used for anything else before
+its frame has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outlast.errors import ProtocolError
+from outlast.mesh.kinds import NodeNote, PartNote, RecordNote
+from outlast.mesh.memory import bytes_of
+from outlast.protocol.tree import Addition, Node, cover, fold_order
+from outlast.protocol.views import View
+
+ScatterTo = Callable[[int, int, Node, memoryview], None]
+"""(owner, bucket, node, memory): send a contribution."""
+
+ResultTo = Callable[[int, memoryview], None]
+"""(bucket, memory): send a reduced slice to every other member."""
+
+Merge = Callable[[int, bytes, bytes], bytes]
+"""Two values of one integer buffer become one."""
+
+
+class Plan:
+    """What a view means for the reduce; the same for all of its steps."""
+
+    def __init__(self, view: View, replica: int, buckets: Sequence[tuple[int, int]]) -> None:
+        self.view = view
+        self.replica = replica
+        self.owners = view.slices
+        self.others = tuple(owner for owner in view.slices if owner != replica)
+        held: dict[int, list[int]] = {owner: [] for owner in view.slices}
+        for shard, owner in enumerate(view.shards):
+            held[owner].append(shard)
+        count = len(view.shards)
+        self.shards = tuple(held.get(replica, ()))
+        self.cover = {owner: cover(shards, count) for owner, shards in held.items()}
+        self.holder = {node: owner for owner, nodes in self.cover.items() for node in nodes}
+        self.additions: tuple[Addition, ...] = fold_order(self.holder, count)
+        self.bounds = tuple(_cut(start, stop, len(view.slices)) for start, stop in buckets)
+        self.place = view.slices.index(replica) if replica in view.slices else -1
+        self.index = {owner: place for place, owner in enumerate(view.slices)}
+
+    def slice_of(self, owner: int, bucket: int) -> tuple[int, int]:
+        place = self.index[owner]
+        return self.bounds[bucket][place], self.bounds[bucket][place + 1]
+
+
+def _cut(start: int, stop: int, parts: int) -> tuple[int, ...]:
+    return tuple(start + (stop - start) * part // parts for part in range(parts + 1))
+
+
+class Scratch:
+    """Memory for contributions, used again from step to step."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._free: dict[int, list[Tensor]] = {}
+
+    def take(self, size: int) -> Tensor:
+        free = self._free.get(size)
+        return free.pop() if free else torch.empty(size, dtype=self._dtype)
+
+    def give_back(self, tensor: Tensor) -> None:
+        self._free.setdefault(tensor.numel(), []).append(tensor)
+
+    def clear(self) -> None:
+        self._free.clear()
+
+
+@dataclass(slots=True)
+class _Bucket:
+    contributions: dict[Node, Tensor]
+    folded: bool = False
+
+
+class Round:
+    """One attempt: (view, step)."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        step: int,
+        *,
+        scratch: Scratch,
+        vector: Callable[[], Tensor],
+        scatter: ScatterTo,
+        result: ResultTo,
+        merge: Merge,
+    ) -> None:
+        self.plan = plan
+        self.step = step
+        self._scratch = scratch
+        self._vector = vector
+        self._scatter = scatter
+        self._result = result
+        self._merge = merge
+        self._record: Tensor | None = None
+        self._buckets = [_Bucket({}) for _ in plan.bounds]
+        self._received: dict[tuple[int, Node], Tensor] = {}
+        self._in_place: set[tuple[int, int, int]] = set()
+        self.parts: dict[int, PartNote] = {}
+        self.sent: set[tuple[Node, int]] = set()
+
+    @property
+    def record(self) -> Tensor:
+        """The vector that results are collected in."""
+        if self._record is None:
+            self._record = self._vector()
+        return self._record
+
+    # What comes in.
+
+    def scatter_slot(self, sender: int, bucket: int, node: Node, size: int) -> memoryview:
+        """Where a contribution belongs."""
+        self._check_bucket(bucket)
+        if self.plan.holder.get(node) != sender:
+            raise ProtocolError(f"replica {sender} sends {tuple(node)}, which is not its part of the step")
+        lo, hi = self.plan.slice_of(self.plan.replica, bucket)
+        memory = self._received.get((bucket, node))
+        if memory is None:
+            memory = self._received[bucket, node] = self._scratch.take(hi - lo)
+        if size != memory.nbytes:
+            raise ProtocolError(f"replica {sender} sends {size} bytes for a slice of {memory.nbytes}")
+        self._in_place.add((sender, bucket, node.lo))
+        return bytes_of(memory)
+
+    def scattered(self, sender: int, bucket: int, node: Node, payload: memoryview) -> None:
+        """A contribution has come."""
+        if (sender, bucket, node.lo) in self._in_place:
+            self._in_place.discard((sender, bucket, node.lo))
+        else:
+            self.scatter_slot(sender, bucket, node, len(payload))[:] = payload
+            self._in_place.discard((sender, bucket, node.lo))
+        self._contribute(bucket, node, self._received[bucket, node])
+
+    def result_slot(self, owner: int, bucket: int, size: int) -> memoryview:
+        self._check_bucket(bucket)
+        lo, hi = self.plan.slice_of(owner, bucket)
+        if size != (hi - lo) * self.record.itemsize:
+            raise ProtocolError(f"replica {owner} sends {size} bytes for a slice of {hi - lo} elements")
+        self._in_place.add((owner, bucket, -1))
+        return bytes_of(self.record[lo:hi])
+
+    def resulted(self, owner: int, bucket: int, payload: memoryview) -> None:
+        if (owner, bucket, -1) in self._in_place:
+            self._in_place.discard((owner, bucket, -1))
+            return
+        self.result_slot(owner, bucket, len(payload))[:] = payload
+        self._in_place.discard((owner, bucket, -1))
+
+    def _check_bucket(self, bucket: int) -> None:
+        if bucket >= len(self._buckets):
+            raise ProtocolError(f"there is no bucket {bucket}; does the peer have another model?")
+
+    # What goes out.
+
+    def own(self, node: Node, bucket: int, flat: Tensor) -> None:
+        """A bucket of an own contribution is there: to its owners with it."""
+        bounds = self.plan.bounds[bucket]
+        memory: memoryview | None = None
+        itemsize = flat.itemsize
+        base = bounds[0]
+        for place, owner in enumerate(self.plan.owners):
+            lo, hi = bounds[place], bounds[place + 1]
+            if lo == hi:
+                continue
+            if owner == self.plan.replica:
+                self._contribute(bucket, node, flat[lo:hi])
+                continue
+            if memory is None:
+                memory = bytes_of(flat[base : bounds[-1]])
+            self._scatter(owner, bucket, node, memory[(lo - base) * itemsize : (hi - base) * itemsize])
+        self.sent.add((node, bucket))
+
+    def _contribute(self, bucket: int, node: Node, memory: Tensor) -> None:
+        state = self._buckets[bucket]
+        state.contributions[node] = memory
+        if len(state.contributions) == len(self.plan.holder):
+            self._fold(bucket, state)
+
+    def _fold(self, bucket: int, state: _Bucket) -> None:
+        lo, hi = self.plan.slice_of(self.plan.replica, bucket)
+        out = self.record[lo:hi]
+        fold(state.contributions, self.plan.additions, out)
+        state.folded = True
+        if self.plan.others:
+            self._result(bucket, bytes_of(out))
+
+    # The end.
+
+    def concluded(self) -> None:
+        """All parts are in, so by the order of frames all contributions are, too."""
+        for bucket, state in enumerate(self._buckets):
+            lo, hi = self.plan.slice_of(self.plan.replica, bucket)
+            if lo < hi and not state.folded:
+                missing = sorted(node for node in self.plan.holder if node not in state.contributions)
+                raise ProtocolError(
+                    f"step {self.step}: all parts are in, but of bucket {bucket} the contributions "
+                    f"{[tuple(node) for node in missing]} are not"
+                )
+
+    def note(self) -> RecordNote:
+        """What the parts say, added up along the same tree."""
+        notes: dict[Node, NodeNote] = {}
+        for part in self.parts.values():
+            for note in part.nodes:
+                notes[Node(note.lo, note.hi)] = note
+        for left, right, parent in self.plan.additions:
+            notes[parent] = _added(notes[left], notes[right], self._merge)
+        root = notes[Node(0, len(self.plan.view.shards))]
+        return RecordNote(
+            weight=root.weight,
+            loss=root.loss,
+            mask=root.mask,
+            integers=root.integers,
+            view=self.plan.view.number,
+            shards=self.plan.view.shards,
+        )
+
+    def release(self) -> None:
+        """The step is over and no frame of it is on its way: its scratch memory can be used again."""
+        for memory in self._received.values():
+            self._scratch.give_back(memory)
+        self._received.clear()
+        self._buckets.clear()
+
+
+def fold(contributions: dict[Node, Tensor], additions: Sequence[Addition], out: Tensor) -> None:
+    """Add up along the tree into `out`, leaving the contributions as they are."""
+    if not additions:
+        (only,) = contributions.values()
+        out.copy_(only)
+        return
+    sums = dict(contributions)
+    temporary: set[Node] = set()
+    for left, right, parent in additions:
+        if left in temporary:
+            target = sums[left]
+        elif parent.lo == 0:
+            # The leftmost branch grows into the root; everything else is added to it sooner or later.
+            target = out
+        else:
+            target = torch.empty_like(out)
+        torch.add(sums[left], sums[right], out=target)
+        sums[parent] = target
+        temporary.add(parent)
+
+
+def _added(left: NodeNote, right: NodeNote, merge: Merge) -> NodeNote:
+    integers = dict(left.integers)
+    for index, value in right.integers.items():
+        integers[index] = merge(index, integers[index], value) if index in integers else value
+    mask = int.from_bytes(left.mask, "little") | int.from_bytes(right.mask, "little")
+    size = max(len(left.mask), len(right.mask))
+    return NodeNote(
+        lo=left.lo,
+        hi=right.hi,
+        weight=left.weight + right.weight,
+        loss=left.loss + right.loss,
+        mask=mask.to_bytes(size, "little"),
+        integers=integers,
+    )

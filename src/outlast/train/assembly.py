@@ -1,0 +1,257 @@
+"""Putting a replica together: what `join` was given becomes an engine that can train.
+
+The only place that looks at how this process was started. With a hand-over from an agent there is a link, a
+mesh and a progress page; without one this process is the whole job: the same engine, with a view of one
+member and nobody to talk to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import nn
+from torch.optim import Optimizer
+
+from outlast.errors import ConfigError
+from outlast.mesh.frames import Header
+from outlast.mesh.transport import Mesh
+from outlast.protocol.member import MemberCore
+from outlast.protocol.timing import Timing
+from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
+from outlast.state.training import TrainingState
+from outlast.train import seeding
+from outlast.train.data import Data
+from outlast.train.engine import Engine
+from outlast.train.exchange import Exchange
+from outlast.train.gradients import Gradients
+from outlast.train.layout import Layout
+from outlast.train.ledger import Ledger
+from outlast.train.link import Link
+from outlast.train.sums import NodeSum
+from outlast.wire.handover import Handover, handover
+from outlast.wire.progress import Progress
+from outlast.wire.rundir import RunDirectory
+
+RESERVED = "outlast."
+
+
+class Facts:
+    """What all replicas of a run must have in common beside their program; part of the state."""
+
+    def __init__(self, seed: int, shards: int, fingerprint: Fingerprint | None) -> None:
+        self.seed = seed
+        self.shards = shards
+        self._fingerprint = fingerprint
+
+    def state_dict(self) -> dict[str, Any]:
+        print_ = None if self._fingerprint is None else msgspec.to_builtins(self._fingerprint)
+        return {"seed": self.seed, "shards": self.shards, "fingerprint": print_}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["shards"] != self.shards:
+            raise ConfigError(
+                f"The run cuts a step into {state['shards']} shards, and this replica's script into "
+                f"{self.shards}. Give all replicas the same shards or micro_batch."
+            )
+        if state["fingerprint"] is not None and self._fingerprint is not None:
+            found = differences(self._fingerprint, msgspec.convert(state["fingerprint"], Fingerprint))
+            if found:
+                raise ConfigError(" ".join(found))
+        # A seed that was not set by the script may be anything; the run's counts.
+        self.seed = state["seed"]
+
+
+class Parts:
+    """Everything that a job consists of in one process."""
+
+    def __init__(
+        self,
+        *,
+        replica: int,
+        engine: Engine,
+        gradients: Gradients,
+        facts: Facts,
+        data: Data | None,
+        model: nn.Module,
+        optimizers: list[Optimizer],
+        progress: Progress | None,
+        ledger: Ledger | None,
+        shard_count: int,
+    ) -> None:
+        self.replica = replica
+        self.engine = engine
+        self.gradients = gradients
+        self.facts = facts
+        self.data = data
+        self.optimizers = optimizers
+        self.progress = progress
+        self.shard_count = shard_count
+        self._model = model
+        self._known = {id(parameter) for parameter in model.parameters()}
+        self._ledger = ledger
+        engine.keep_stable = ledger is not None
+
+    def load(self, step: int, shard: int) -> tuple[float, Any]:
+        """A shard's number of samples, and its batch."""
+        if self.data is None:
+            return 1.0, shard
+        mine = self.engine.own_shards
+        later = [(step, other) for other in mine if other > shard] + [(step + 1, other) for other in mine]
+        self.data.expect([(step, shard), *later], self.shard_count)
+        samples = len(self.data.shards_of(step, self.shard_count)[shard])
+        return samples, self.data.load(step, shard, self.shard_count, keep_randomness=False)
+
+    def finished(self, step: int) -> None:
+        """A step has been applied."""
+        if self.data is not None:
+            self.data.completed_steps = step
+        if self._ledger is not None:
+            self.write_ledger()
+
+    def write_ledger(self) -> None:
+        if self._ledger is None or self.data is None:
+            return
+        for record in self.engine.take_stable():
+            shards = dict(enumerate(record.note.shards))
+            samples = {
+                shard: self.data.samples(record.step, shard, self.shard_count).indices
+                for shard, replica in shards.items()
+                if replica == self.replica
+            }
+            self._ledger.write(step=record.step, view=record.note.view, shards=shards, samples=samples)
+
+    def unknown_parameters(self) -> list[str]:
+        return [name for name, p in self._model.named_parameters() if id(p) not in self._known]
+
+    def close(self) -> None:
+        self.engine.close()
+        self.gradients.close()
+        if self.data is not None:
+            self.data.close()
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def assemble(
+    *,
+    model: nn.Module,
+    optimizer: Optimizer | Mapping[str, Optimizer] | None,
+    data: Data | None,
+    state: Mapping[str, Any],
+    shards: int | None,
+    micro_batch: int | None,
+    ledger: str | None,
+    exact: bool,
+) -> Parts:
+    given = handover()
+    run = RunDirectory(given.run) if given is not None else None
+    wish = _shards_wished(shards, micro_batch, data)
+    shard_count = wish or (run.read().spec.shards if run is not None else 1)
+    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None)
+    layout = Layout(model)
+    optimizers = _named(optimizer)
+    training = TrainingState(model, optimizers, _extras(state, data, facts))
+    engine: Engine
+
+    def send(replica: int, header: Header, memory: memoryview, more: bool) -> None:
+        # One that is not connected is known to be lost, or its life is out of the view.
+        assert mesh is not None
+        mesh.send(replica, header, memory, more=more)
+
+    def on_bucket(node: NodeSum, bucket: int) -> None:
+        engine.bucket(node, bucket)
+
+    gradients = Gradients(layout, model, shard_count, on_bucket, lambda _: None)
+    mesh: Mesh | None = None
+    link: Link | None = None
+    if given is None:
+        core = MemberCore(replica=0, process=0, agent="", address="", timing=Timing(), shards=shard_count)
+        changed = threading.Condition()
+    else:
+        assert run is not None
+        sink = _Sink()
+        mesh = Mesh(job=run.read().spec.name, token=run.token(), replica=given.replica, sink=sink)
+        link = Link(given, address=mesh.address, shards=wish)
+        core, changed = link.core, link.changed
+    engine = Engine(
+        core=core,
+        state=training,
+        gradients=gradients,
+        exchange=Exchange(layout, core.replica, send),
+        timing=Timing() if link is None else link.timing,
+        changed=changed,
+        link=link,
+        mesh=mesh,
+        progress=None if link is None else link.progress,
+    )
+    if given is not None:
+        sink.engine = engine
+    return Parts(
+        replica=core.replica,
+        engine=engine,
+        gradients=gradients,
+        facts=facts,
+        data=data,
+        model=model,
+        optimizers=list(optimizers.values()),
+        progress=engine.progress,
+        ledger=_ledger(ledger, data, given, shard_count),
+        shard_count=shard_count,
+    )
+
+
+class _Sink:
+    """Mesh and engine need each other; this stands in for the engine until it is there."""
+
+    engine: Engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def _shards_wished(shards: int | None, micro_batch: int | None, data: Data | None) -> int:
+    """How many shards the script asks for; 0 if it leaves that to the job."""
+    if shards is not None and micro_batch is not None:
+        raise ConfigError("Give outlast.join either shards or micro_batch: each decides the other.")
+    if micro_batch is not None:
+        if data is None or micro_batch < 1:
+            raise ConfigError(f"micro_batch = {micro_batch} needs data, and at least one sample in a shard.")
+        return -(-data.order.global_batch // micro_batch)
+    if shards is not None and shards < 1:
+        raise ConfigError(f"shards = {shards}: a step has at least one shard; leave it out for the default.")
+    return shards or 0
+
+
+def _named(optimizer: Optimizer | Mapping[str, Optimizer] | None) -> dict[str, Optimizer]:
+    if optimizer is None:
+        return {}
+    if isinstance(optimizer, Mapping):
+        return dict(optimizer)
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer.")
+    return {"optimizer": optimizer}
+
+
+def _extras(state: Mapping[str, Any], data: Data | None, facts: Facts) -> dict[str, Any]:
+    taken = [key for key in state if str(key).startswith(RESERVED)]
+    if taken:
+        raise ConfigError(f"state[{taken[0]!r}]: names that begin with {RESERVED!r} are Outlast's own.")
+    extras = {**state, f"{RESERVED}run": facts}
+    if data is not None:
+        extras[f"{RESERVED}data"] = data
+    return extras
+
+
+def _ledger(folder: str | None, data: Data | None, given: Handover | None, shard_count: int) -> Ledger | None:
+    if folder is None:
+        return None
+    if data is None:
+        raise ConfigError(f"ledger = {folder!r}: there are no samples to write down without data.")
+    replica = given.replica if given is not None else 0
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return Ledger(path / f"replica-{replica}.ledger", data.order, shard_count)

@@ -1,0 +1,150 @@
+"""The members' side of a step: contributions out, results in, one round for each attempt.
+
+Used under the engine's lock. Rounds belong to the view in force; a peer may be one step ahead, so there are
+at most a few at a time. Frames of a view that is not in force yet are received into memory of their own, held
+by the member core, and put into their place when their view is adopted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from outlast.errors import ProtocolError
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import Kind, NodeNote, PartNote
+from outlast.mesh.round import Plan, Round, Scratch
+from outlast.protocol.member import Frame
+from outlast.protocol.tree import Node
+from outlast.protocol.views import Member, View
+from outlast.train.flats import FlatPool
+from outlast.train.layout import Layout
+from outlast.train.records import Record
+from outlast.train.sums import NodeSum, largest
+
+Send = Callable[[int, Header, memoryview, bool], None]
+"""(replica, header, memory, more): to a member of the view in force."""
+
+
+class Exchange:
+    def __init__(self, layout: Layout, replica: int, send: Send) -> None:
+        self._layout = layout
+        self._replica = replica
+        self._send = send
+        self._dtypes = [integer.dtype for integer in layout.integers]
+        self._scratch = Scratch(layout.dtype)
+        self.vectors = FlatPool(layout.size, layout.dtype)
+        self._plan: Plan | None = None
+        self._incarnation = 0
+        self._rounds: dict[int, Round] = {}
+
+    @property
+    def plan(self) -> Plan:
+        assert self._plan is not None, "only members have a part in the reduce"
+        return self._plan
+
+    @property
+    def in_view(self) -> bool:
+        return self._plan is not None
+
+    def adopt(self, view: View) -> None:
+        """Every attempt of an earlier view is void."""
+        self._rounds.clear()
+        member = view.member(self._replica)
+        self._incarnation = member.incarnation if member is not None else 0
+        self._plan = Plan(view, self._replica, self._layout.buckets) if member is not None else None
+
+    def round(self, step: int) -> Round:
+        round_ = self._rounds.get(step)
+        if round_ is None:
+            round_ = self._rounds[step] = Round(
+                self.plan,
+                step,
+                scratch=self._scratch,
+                vector=self.vectors.take,
+                scatter=lambda owner, bucket, node, memory: self._scatter(step, owner, bucket, node, memory),
+                result=lambda bucket, memory: self._result(step, bucket, memory),
+                merge=lambda index, one, other: largest(one, other, self._dtypes[index]),
+            )
+        return round_
+
+    # Out.
+
+    def bucket(self, step: int, node: NodeSum, bucket: int) -> None:
+        """A bucket of an own sum is there, ahead of the rest."""
+        self.round(step).own(node.node, bucket, node.flat)
+
+    def contribute(self, step: int, nodes: Iterable[NodeSum], pending: int) -> None:
+        """Send what has not been sent yet in this attempt, and write down what goes with it."""
+        round_ = self.round(step)
+        notes = []
+        for node in nodes:
+            for bucket in range(len(self._layout.buckets)):
+                if (node.node, bucket) not in round_.sent:
+                    round_.own(node.node, bucket, node.flat)
+            notes.append(self._note(node))
+        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending)
+
+    def closing_note(self) -> PartNote:
+        return PartNote(closing=True)
+
+    def _note(self, node: NodeSum) -> NodeNote:
+        mask = node.mask.to_bytes((len(self._layout.entries) + 7) // 8, "little")
+        return NodeNote(node.node.lo, node.node.hi, node.weight, node.loss, mask, node.integers)
+
+    def _scatter(self, step: int, owner: int, bucket: int, node: Node, memory: memoryview) -> None:
+        header = self._header(Kind.SCATTER, step, bucket, memory)
+        self._send(owner, header._replace(lo=node.lo, hi=node.hi), memory, False)
+
+    def _result(self, step: int, bucket: int, memory: memoryview) -> None:
+        header = self._header(Kind.RESULT, step, bucket, memory)
+        for owner in self.plan.others:
+            self._send(owner, header, memory, False)
+
+    def _header(self, kind: Kind, step: int, bucket: int, memory: memoryview) -> Header:
+        return Header(
+            kind,
+            bucket=bucket,
+            incarnation=self._incarnation,
+            view=self.plan.view.number,
+            step=step,
+            size=memory.nbytes,
+        )
+
+    # In.
+
+    def destination(self, sender: Member, header: Header) -> memoryview | None:
+        """Where bulk belongs: in its round, or in memory of its own if its view is not in force yet."""
+        now = self._plan.view.number if self._plan is not None else 0
+        if header.view < now:
+            return None
+        if header.size > self._layout.size * self._layout.dtype.itemsize:
+            raise ProtocolError(f"replica {sender.replica} sends {header.size} bytes, more than a gradient")
+        if header.view > now or self._plan is None:
+            return memoryview(bytearray(header.size))
+        round_ = self.round(header.step)
+        if header.kind == Kind.SCATTER:
+            node = Node(header.lo, header.hi)
+            return round_.scatter_slot(sender.replica, header.bucket, node, header.size)
+        return round_.result_slot(sender.replica, header.bucket, header.size)
+
+    def deliver(self, frame: Frame) -> None:
+        """A frame of the view in force has come."""
+        assert isinstance(frame.payload, tuple)
+        header, payload = frame.payload
+        if self._plan is None:
+            return
+        match header.kind:
+            case Kind.SCATTER:
+                node = Node(header.lo, header.hi)
+                self.round(header.step).scattered(frame.sender, header.bucket, node, payload)
+            case Kind.RESULT:
+                self.round(header.step).resulted(frame.sender, header.bucket, payload)
+            case Kind.PART:
+                self.round(header.step).parts[frame.sender] = payload
+
+    def record(self, step: int) -> Record:
+        """The attempt at this step is complete."""
+        round_ = self._rounds.pop(step)
+        record = Record(step, round_.record, round_.note(), self.vectors)
+        round_.release()
+        return record

@@ -1,0 +1,304 @@
+"""What a training script holds: `join` gives a `Job`, a job gives steps, a step gives this replica's shards.
+
+    with outlast.join(model=model, optimizer=opt, data=data) as job:
+        for step in job.steps(10_000):
+            for x, y in step:
+                step.backward(loss_fn(model(x), y))
+            opt.step()
+
+The script is the same for one process and for a hundred. The inner loop goes over the shards that this
+replica is to compute: a few more if a peer has died, none for one that is catching up. When it ends, `.grad`
+holds the step's gradient, the same bits on every replica. What the script does with it, it does everywhere.
+
+The rules of the loop are checked, and every error names the replica and the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from outlast import crashpoints as crash
+from outlast.errors import ConfigError, LoopError, OutlastError
+from outlast.protocol.messages import Phase
+from outlast.train.assembly import Parts, assemble
+from outlast.train.data import Data
+from outlast.train.records import Record
+from outlast.train.seeding import seed_shard
+
+CHECK_EVERY = 100
+"""Steps between two looks at the model's list of parameters, which takes a while for large models."""
+
+CHECK_FIRST = 3
+
+
+class Step:
+    """One optimizer step. Iterate over it once, then use the gradients."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._parts = job._parts
+        self._begun = False
+        self._shard = -1
+        self._record: Record | None = None
+
+    @property
+    def number(self) -> int:
+        """From 1 up; the same on every replica."""
+        return self._record.step if self._record is not None else self._parts.engine.applied + 1
+
+    @property
+    def loss(self) -> float:
+        """The weighted mean of all shards' losses, known when the loop over the shards has ended."""
+        if self._record is None:
+            raise self._wrong("step.loss is known after the loop over the step's shards, not before")
+        return self._record.loss
+
+    @property
+    def done(self) -> bool:
+        return self._record is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun:
+            raise self._wrong("a step can be iterated over only once: `for batch in step`")
+        self._begun = True
+        try:
+            yield from self._shards()
+        except ConfigError as error:
+            raise self._wrong(str(error)) from error
+
+    def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
+        """Add this loss to the step, instead of `loss.backward()`.
+
+        The step's gradient is the mean of the shards', weighted by their number of samples. Where a loss is a
+        mean over something else (tokens, say), pass how many as `weight`; several such calls in one shard
+        count each with its own. Several calls without a weight add up, as two terms of one loss.
+        """
+        try:
+            self._parts.gradients.backward(loss, weight, retain_graph=retain_graph)
+        except ConfigError as error:
+            raise self._wrong(str(error)) from error
+
+    def _shards(self) -> Iterator[Any]:
+        engine, gradients, progress = self._parts.engine, self._parts.gradients, self._parts.progress
+        gradients.start_step()
+        while True:
+            todo = engine.work()
+            if isinstance(todo, Record):
+                break
+            self._shard = todo
+            number = engine.applied + 1
+            samples, batch = self._parts.load(number, todo)
+            if samples == 0:
+                gradients.empty_shard(todo)
+                continue
+            gradients.open_shard(todo, samples)
+            if progress is not None:
+                progress.computing(todo)
+            seed_shard(self._parts.facts.seed, number, todo)
+            crash.reach("forward", number)
+            yield batch
+            if progress is not None:
+                progress.computing(None)
+            gradients.close_shard()
+            self._shard = -1
+        crash.reach("reduced", todo.step)
+        gradients.take(todo.vector, todo.note.weight, todo.mask, todo.note.integers)
+        # Whatever is random in the update is the same everywhere, too.
+        seed_shard(self._parts.facts.seed, todo.step, self._parts.shard_count)
+        self._record = todo
+
+    def _wrong(self, what: str) -> LoopError:
+        shard = f", shard {self._shard}" if self._shard >= 0 else ""
+        return LoopError(f"replica {self._parts.replica}, step {self.number}{shard}: {what}")
+
+
+class Job:
+    """A replica's part in a run; made by `join`, used in a `with` block."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._step: Step | None = None
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_update) for optimizer in parts.optimizers
+        ]
+        self._hooks += [
+            optimizer.register_step_post_hook(self._after_update) for optimizer in parts.optimizers
+        ]
+
+    @property
+    def replica(self) -> int:
+        return self._parts.replica
+
+    @property
+    def chief(self) -> bool:
+        """True on one member of a view: a convenience for printing, not a lock."""
+        return self._parts.engine.view.chief == self.replica
+
+    @property
+    def members(self) -> int:
+        """How many replicas train at the moment."""
+        return len(self._parts.engine.view.members)
+
+    @property
+    def steps_done(self) -> int:
+        return max(0, self._parts.engine.applied)
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """The steps that are left to do until the run has done `total`."""
+        if total < 0:
+            raise ConfigError(f"job.steps({total}): a run has 0 or more steps; say how many in total.")
+        engine = self._parts.engine
+        while engine.applied < total:
+            self._check_parameters(engine.applied)
+            step = self._step = Step(self)
+            yield step
+            if not step.done:
+                raise self._left_early(step)
+            self._finish(step)
+        self._step = None
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Long work beside the steps, such as an evaluation: it must not look like a hang."""
+        progress = self._parts.progress
+        if progress is None:
+            yield
+            return
+        progress.enter(Phase.ASIDE)
+        try:
+            yield
+        finally:
+            progress.enter(Phase.COMPUTING)
+
+    def __enter__(self) -> Job:
+        try:
+            self._parts.engine.start()
+        except BaseException as error:
+            self._fail(error)
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                if self._step is not None and self._step._begun and not self._step.done:
+                    raise self._left_early(self._step)
+                self._leave()
+            else:
+                self._fail(error)
+        except BaseException as late:
+            self._fail(late)
+            raise
+        finally:
+            self._close()
+
+    def _leave(self) -> None:
+        if self._step is not None and self._step.done:
+            # The loop was left in the body of a step whose update has been made.
+            self._finish(self._step)
+        self._parts.engine.leave_loop()
+        self._parts.write_ledger()
+        if self._parts.progress is not None:
+            self._parts.progress.enter(Phase.DONE)
+
+    def _finish(self, step: Step) -> None:
+        engine = self._parts.engine
+        engine.apply(step.number)
+        self._parts.finished(step.number)
+        self._step = None
+        if engine.leave_requested:
+            engine.leave()
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, SystemExit | GeneratorExit) or self._parts.engine.closed:
+            return
+        first_line = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+        shard = self._step._shard if self._step is not None else -1
+        with contextlib.suppress(OSError, OutlastError):
+            self._parts.engine.fail(first_line, shard)
+
+    def _close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._parts.close()
+
+    def _left_early(self, step: Step) -> LoopError:
+        if not step._begun:
+            return step._wrong(
+                "the step was not iterated over. Every replica goes through its shards: `for batch in step`"
+            )
+        return step._wrong(
+            "the loop over the step's shards was left before its end, so its gradient is not complete. Do "
+            "not break out of it: every shard counts, and the loop ends by itself"
+        )
+
+    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        step = self._step
+        if step is not None and step._begun and not step.done:
+            raise step._wrong(
+                f"{type(optimizer).__name__}.step() was called inside the loop over the shards. The gradient "
+                "is complete only after it: call the optimizer once per step, behind the inner loop"
+            )
+
+    def _after_update(self, *_: Any) -> None:
+        crash.reach("optimizer", self._step.number if self._step is not None else -1)
+
+    def _check_parameters(self, applied: int) -> None:
+        if applied > CHECK_FIRST and applied % CHECK_EVERY:
+            return
+        added = self._parts.unknown_parameters()
+        if added:
+            raise LoopError(
+                f"replica {self.replica}, step {applied + 1}: the model has parameters that it did not have "
+                f"when the job was joined: {', '.join(added[:5])}. Build the whole model before "
+                "outlast.join(), and freeze what should not train yet"
+            )
+
+
+def join(
+    *,
+    model: nn.Module,
+    optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+    data: Data | None = None,
+    state: Mapping[str, Any] | None = None,
+    shards: int | None = None,
+    micro_batch: int | None = None,
+    ledger: str | None = None,
+    exact: bool = True,
+) -> Job:
+    """Take part in the run that this process was started for, or run alone if it was started by hand.
+
+    model, optimizer: what is trained. All replicas begin with the same values, whatever each was made with.
+    data: where shards come from. Without it, a step yields the numbers of this replica's shards.
+    state: whatever else belongs to the training state (schedules, counters), by name; anything that has
+        `state_dict` and `load_state_dict` and holds tensors and plain data.
+    shards: into how many parts a step's batch is cut, for the whole run; by default as many as replicas were
+        asked for. The results depend on it, and not on how many replicas there are. More shards spread the
+        work of a dead replica more evenly and let a run grow, but make each piece of work smaller.
+    micro_batch: the same, said as the number of samples in a shard.
+    ledger: a folder in which each member writes down which samples were used, for audits.
+    exact: refuse replicas whose machines would compute other bits.
+    """
+    return Job(
+        assemble(
+            model=model,
+            optimizer=optimizer,
+            data=data,
+            state=state or {},
+            shards=shards,
+            micro_batch=micro_batch,
+            ledger=ledger,
+            exact=exact,
+        )
+    )

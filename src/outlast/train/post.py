@@ -1,0 +1,78 @@
+"""What goes out to peers: at once if they are connected, and when they are if not yet.
+
+A view names its members the moment it is adopted; the connections with them may take a moment longer. What
+is said in that moment is kept, per life, until the connection is there or the life is out of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from outlast.errors import ProtocolError
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import NOTE_BYTES, RECORD, SHARES, Kind, RecordNote, Way, decode, encode
+from outlast.mesh.transport import Mesh
+from outlast.protocol.views import Member, View
+from outlast.train.records import Record
+
+VIEW = msgspec.msgpack.Decoder(View)
+
+
+class Post:
+    """Used under the engine's lock."""
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        self._mesh = mesh
+        self._waiting: dict[Member, list[tuple[Header, memoryview | bytes, object]]] = {}
+
+    def adopt(self, view: View) -> None:
+        present = {*view.members, *view.learners}
+        self._waiting = {peer: frames for peer, frames in self._waiting.items() if peer in present}
+
+    def connected(self, peer: Member) -> None:
+        for header, payload, keep in self._waiting.pop(peer, ()):
+            self.send(peer, header, payload, keep)
+
+    def all(self, peers: Iterable[Member], header: Header, payload: bytes = b"") -> None:
+        for peer in peers:
+            self.send(peer, header, payload)
+
+    def send(
+        self,
+        peer: Member,
+        header: Header,
+        payload: memoryview | bytes = b"",
+        keep: object = None,
+        *,
+        droppable: bool = False,
+    ) -> None:
+        assert self._mesh is not None, "who is alone has nobody to write to"
+        size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        header = header._replace(size=size)
+        if peer not in self._waiting and self._mesh.send(
+            peer.replica, header, payload, keep=keep, droppable=droppable
+        ):
+            return
+        self._waiting.setdefault(peer, []).append((header, payload, keep))
+
+    def record(self, peer: Member, record: Record, header: Header, way: Way, place: int, count: int) -> None:
+        """Every `count`-th share of a record, beginning with `place`."""
+        header = header._replace(flags=way)
+        learner = way is Way.STABLE
+        self.send(peer, header._replace(kind=Kind.NOTE), encode(record.note), droppable=learner)
+        for index in range(place, SHARES, count):
+            memory = record.share(index)
+            if memory.nbytes:
+                share = header._replace(kind=Kind.SHARE, lo=index)
+                self.send(peer, share, memory, record, droppable=learner)
+
+    def note(self, payload: memoryview) -> RecordNote:
+        return decode(RECORD, payload)
+
+    def room(self, header: Header) -> memoryview:
+        """Memory for a frame that is no bulk."""
+        if header.size > NOTE_BYTES:
+            raise ProtocolError(f"a peer announces {header.size} bytes of kind {header.kind}")
+        return memoryview(bytearray(header.size))
