@@ -39,7 +39,7 @@ class ConfigError(UsageError):
 
 
 class LoopError(UsageError):
-    """The training loop breaks a rule on which all replicas rely; names the replica, the step and the rule."""
+    """The training loop breaks a rule that all replicas rely on; names the replica, the step and the rule."""
 
 
 class ScriptNotFound(UsageError):

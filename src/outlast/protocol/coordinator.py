@@ -280,9 +280,11 @@ class CoordinatorCore:
         """The answer to a registration whose life the document already knows."""
         if (register.process, register.rejoin) != (seat.process, seat.rejoin):
             return []
-        if not seat.present:
-            return [Send(sender, self._evicted(seat.replica, seat.incarnation))]
         assert self.membership is not None
+        if not seat.present:
+            # One that is leaving hears of that from its view; until then the others count on it.
+            departing = self.membership.counts_on(seat)
+            return [] if departing else [Send(sender, self._evicted(seat.replica, seat.incarnation))]
         view = self.membership.view
         held = view.holds(seat.replica, seat.incarnation)
         admitted = Admitted(

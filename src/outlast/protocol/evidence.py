@@ -11,6 +11,8 @@ own senses first: a leader that is new, or that has itself been asleep, gives ev
 
 from collections.abc import Hashable
 
+import msgspec
+
 from outlast.protocol.complaints import Complaints
 from outlast.protocol.detector import BeatHistory
 from outlast.protocol.hang import hung
@@ -51,6 +53,7 @@ class Evidence:
         self._took_office_at = now
         self._heard_at = now
         self._trust_until = now + timing.trust_for_s
+        self._paused_at = float("-inf")
 
     def wake(self, now: float) -> None:
         """The leader has been asleep: silence in that time means nothing, so all windows start anew."""
@@ -214,7 +217,12 @@ class Evidence:
         staying = {
             seat.replica: seat.incarnation
             for seat in membership.seats.values()
-            if membership.counts_on(seat) and seat.replica not in change.removals
+            if membership.counts_on(seat)
+            and seat.replica not in change.removals
+            # Of one that is not heard from, nobody can say yet whether it is dead or cut off. The only one
+            # that survived must not be taken for the one that is cut off from all.
+            and now - self._report_heard_at.get(seat.replica, self._took_office_at)
+            < self._timing.complaint_holds_s
         }
         for replica in self._complaints.verdict(staying, now):
             self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
@@ -224,10 +232,16 @@ class Evidence:
         return seat.present or membership.counts_on(seat)
 
     def _stuck(self, membership: Membership, pulses: list[Pulse], now: float) -> list[Pulse]:
-        if membership.view.paused:
+        if membership.view.paused and membership.active == membership.view.number:
             # All hold still, each where the pause has found it, so nobody keeps anybody waiting.
+            self._paused_at = now
             return []
-        counted = [p for p in pulses if membership.counts_on(membership.seats[p.replica])]
+        counted = [
+            # Nor does the time of a pause count afterwards.
+            msgspec.structs.replace(p, quiet_s=min(p.quiet_s, now - self._paused_at))
+            for p in pulses
+            if membership.counts_on(membership.seats[p.replica])
+        ]
         in_force = _in_force(membership.view, counted)
         return hung(
             # Nobody waits for a learner before a view that makes it a member is in force somewhere.

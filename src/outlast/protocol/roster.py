@@ -9,6 +9,7 @@ Three rules keep the training state safe, and its holders at work.
 them is known to have adopted. Suspicion alone never removes the last of them: a leader that cannot reach
 anyone has no proof that they are dead, and a view without them would lose what they have done. It waits.
 Proof of death (the agent saw the process exit) is another matter: then whoever is still a member takes over.
+And one that asks to leave is let go only when another holder stays, or when there is nobody to hand over to.
 
 *A lineage continues or is ended openly.* When no member is left, the learners form a new lineage together:
 they start from the newest checkpoint or from the beginning, and everybody can see that from the view.
@@ -46,6 +47,11 @@ class Removal:
     failing: bool = False
     """Whether it announced this itself, by its exception."""
 
+    @property
+    def leaves(self) -> bool:
+        """Whether it has asked for this, and goes on until it is let go."""
+        return self.proven and self.planned and self.standing is Standing.EVICTED
+
 
 @dataclass(kw_only=True)
 class Change:
@@ -80,6 +86,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     draft.remove_proven(change.removals)
     draft.admit(change.arrivals)
     draft.remove_doubted(change.removals)
+    draft.let_go(change.removals)
     draft.promote(change.ready)
     draft.form(change.form_now)
     draft.conclude(change)
@@ -95,10 +102,9 @@ def _activated(membership: Membership, adopted: dict[int, int]) -> Membership:
     if active < newest <= view.number:
         active = newest
         holders = tuple(m for m in view.members if membership.seats[m.replica].member_since <= newest)
-    departing = membership.departing
-    if view.members and all(adopted.get(member.replica) == view.number for member in view.members):
-        # Nobody works in an earlier view any more, so nobody waits for who is not in this one.
-        departing = ()
+    # Nobody works in an earlier view than this one any more, so nobody waits for who left before it.
+    oldest = min((adopted.get(member.replica, 0) for member in view.members), default=0)
+    departing = tuple(m for m in membership.departing if membership.seats[m.replica].left_in > oldest)
     return msgspec.structs.replace(
         membership,
         active=active,
@@ -131,7 +137,7 @@ class _Draft:
 
     def remove_proven(self, removals: dict[int, Removal]) -> None:
         for replica, removal in sorted(removals.items()):
-            if removal.proven:
+            if removal.proven and not removal.leaves:
                 self._remove(replica, removal)
 
     def remove_doubted(self, removals: dict[int, Removal]) -> None:
@@ -149,6 +155,20 @@ class _Draft:
             if replica not in spared:
                 self._remove(replica, removal)
 
+    def let_go(self, removals: dict[int, Removal]) -> None:
+        """Comes after all other removals: one that leaves is let go if the state stays, or has no heir."""
+        leavers = {
+            replica: removal
+            for replica, removal in removals.items()
+            if removal.leaves and self.seats[replica].process == removal.process
+        }
+        heirs = any(seat.present and seat.replica not in leavers for seat in self.seats.values())
+        holding = sorted(holder.replica for holder in self.holders if self._still(holder))
+        if heirs and holding and set(holding) <= leavers.keys():
+            del leavers[holding[0]]
+        for replica, removal in sorted(leavers.items()):
+            self._remove(replica, removal)
+
     def _remove(self, replica: int, removal: Removal) -> None:
         seat = self.seats.get(replica) or Seat(replica=replica, standing=Standing.GONE)
         planned = removal.planned and removal.process == seat.process
@@ -158,10 +178,15 @@ class _Draft:
             self.causes.append(removal.cause)
         life = seat.as_member()
         self.departing = tuple(member for member in self.departing if member != life)
-        if seat.standing is Standing.MEMBER and planned and removal.standing is Standing.EVICTED:
+        departs = seat.standing is Standing.MEMBER and planned and removal.leaves
+        if departs:
             self.departing += (life,)
         self.seats[replica] = msgspec.structs.replace(
-            seat, standing=removal.standing, process=removal.process, failing=removal.failing
+            seat,
+            standing=removal.standing,
+            process=removal.process,
+            left_in=self.base.view.number + 1 if departs else seat.left_in,
+            failing=removal.failing,
         )
 
     def _counts_on(self, seat: Seat) -> bool:
@@ -205,9 +230,14 @@ class _Draft:
         if not self.members():
             return
         for seat in self.learners():
-            if seat.replica in ready:
+            if seat.replica in ready and self._known(seat):
                 self._set_member(seat)
                 self.causes.append(f"replica {seat.replica} has caught up")
+
+    def _known(self, seat: Seat) -> bool:
+        """Whether this life was there before: what is said of a replica is not said of its next life."""
+        before = self.base.seats.get(seat.replica)
+        return before is not None and before.incarnation == seat.incarnation
 
     def form(self, form_now: bool) -> None:
         """Begin a lineage from the learners when no member is left to learn from."""

@@ -504,6 +504,9 @@ class StepCore:
     # One step.
 
     def _near(self, step: int) -> bool:
+        if self.newest == BLANK:
+            # The state that is on its way may be that of any step, and the others may be done with the next.
+            return step in self._parts or len(self._parts) < PARTS_AHEAD
         return self.newest < step <= self.newest + PARTS_AHEAD
 
     def _progress(self) -> list[StepAction]:

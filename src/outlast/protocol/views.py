@@ -124,6 +124,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """How many shards its script asks for; 0 if it does not care."""
     member_since: int = 0
     """The view that made this life a member; 0 while none has."""
+    left_in: int = 0
+    """The planned view without this life, which was a member until then; 0 while there is none."""
     failing: bool = False
     """It has announced its own failure; its exit will be the rest of that."""
 

@@ -21,6 +21,7 @@ from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
 from outlast.protocol.timing import Timing
+from outlast.protocol.views import Member
 from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
 from outlast.state.training import TrainingState
 from outlast.train import seeding
@@ -31,12 +32,15 @@ from outlast.train.gradients import Gradients
 from outlast.train.layout import Layout
 from outlast.train.ledger import Ledger
 from outlast.train.link import Link
+from outlast.train.reception import Reception
 from outlast.train.sums import NodeSum
 from outlast.wire.handover import Handover, handover
 from outlast.wire.progress import Progress
 from outlast.wire.rundir import RunDirectory
 
 RESERVED = "outlast."
+RECORDS_BEHIND = 32
+SPARE_BYTES = 64 << 20
 
 
 class Facts:
@@ -158,9 +162,7 @@ def assemble(
     engine: Engine
 
     def send(replica: int, header: Header, memory: memoryview, more: bool) -> None:
-        # One that is not connected is known to be lost, or its life is out of the view.
-        assert mesh is not None
-        mesh.send(replica, header, memory, more=more)
+        engine.send_bulk(replica, header, memory, more)
 
     def on_bucket(node: NodeSum, bucket: int) -> None:
         engine.bucket(node, bucket)
@@ -174,7 +176,13 @@ def assemble(
     else:
         assert run is not None
         sink = _Sink()
-        mesh = Mesh(job=run.read().spec.name, token=run.token(), replica=given.replica, sink=sink)
+        mesh = Mesh(
+            job=run.read().spec.name,
+            token=run.token(),
+            replica=given.replica,
+            sink=sink,
+            max_queued_bytes=_queue_bytes(training, layout),
+        )
         link = Link(given, address=mesh.address, shards=wish)
         core, changed = link.core, link.changed
     engine = Engine(
@@ -189,7 +197,7 @@ def assemble(
         progress=None if link is None else link.progress,
     )
     if given is not None:
-        sink.engine = engine
+        sink.behind = engine.reception()
     return Parts(
         replica=core.replica,
         engine=engine,
@@ -204,13 +212,28 @@ def assemble(
     )
 
 
+def _queue_bytes(training: TrainingState, layout: Layout) -> int:
+    """What may wait to be sent to a learner before it is dropped: the state, and some records after it."""
+    image, _ = training.capture()
+    return image.total_bytes + RECORDS_BEHIND * layout.size * layout.dtype.itemsize + SPARE_BYTES
+
+
 class _Sink:
-    """Mesh and engine need each other; this stands in for the engine until it is there."""
+    """The mesh has an address before there is an engine; nothing is received before there is one."""
 
-    engine: Engine
+    behind: Reception
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+    def destination(self, sender: Member, header: Header) -> memoryview | None:
+        return self.behind.destination(sender, header)
+
+    def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
+        self.behind.arrived(sender, header, payload)
+
+    def connected(self, peer: Member) -> None:
+        self.behind.connected(peer)
+
+    def lost(self, peer: Member, why: str) -> None:
+        self.behind.lost(peer, why)
 
 
 def _shards_wished(shards: int | None, micro_batch: int | None, data: Data | None) -> int:

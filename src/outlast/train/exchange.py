@@ -24,6 +24,10 @@ from outlast.train.sums import NodeSum, largest
 Send = Callable[[int, Header, memoryview, bool], None]
 """(replica, header, memory, more): to a member of the view in force."""
 
+WAIT_BYTES = 32 << 10
+"""What is no larger waits for the word that follows it (a part follows contributions, a sum follows results),
+so that a small model's step costs two messages and not four."""
+
 
 class Exchange:
     def __init__(self, layout: Layout, replica: int, send: Send) -> None:
@@ -84,8 +88,9 @@ class Exchange:
             notes.append(self._note(node))
         round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending)
 
-    def closing_note(self) -> PartNote:
-        return PartNote(closing=True)
+    def contribute_nothing(self, step: int) -> None:
+        """This replica has left the loop of steps."""
+        self.round(step).parts[self._replica] = PartNote(closing=True)
 
     def _note(self, node: NodeSum) -> NodeNote:
         mask = node.mask.to_bytes((len(self._layout.entries) + 7) // 8, "little")
@@ -93,12 +98,12 @@ class Exchange:
 
     def _scatter(self, step: int, owner: int, bucket: int, node: Node, memory: memoryview) -> None:
         header = self._header(Kind.SCATTER, step, bucket, memory)
-        self._send(owner, header._replace(lo=node.lo, hi=node.hi), memory, False)
+        self._send(owner, header._replace(lo=node.lo, hi=node.hi), memory, header.size <= WAIT_BYTES)
 
     def _result(self, step: int, bucket: int, memory: memoryview) -> None:
         header = self._header(Kind.RESULT, step, bucket, memory)
         for owner in self.plan.others:
-            self._send(owner, header, memory, False)
+            self._send(owner, header, memory, header.size <= WAIT_BYTES)
 
     def _header(self, kind: Kind, step: int, bucket: int, memory: memoryview) -> Header:
         return Header(

@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from outlast.train.data_errors import SampleFailed
+from outlast.train.mixing import Purpose, mix
 from outlast.train.sampling import SampleOrder, Samples
-from outlast.train.seeding import Purpose, mix, seed_everything
+from outlast.train.seeding import seed_everything
 
 
 class Dataset(Protocol):

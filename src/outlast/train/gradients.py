@@ -54,11 +54,14 @@ class Gradients:
         self._users_flat: Tensor | None = None
         self._open: OpenShard | None = None
         self._in_backward = False
+        # A single bucket can't go out before the last gradient is there, so they are all collected then: for
+        # a small model, a hook for each of them takes longer than everything else that is done here.
+        self._collects = layout.parameter_buckets == 1
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._accumulate, index)
             )
-            for index, parameter in enumerate(self._parameters)
+            for index, parameter in enumerate(() if self._collects else self._parameters)
         ]
 
     def start_step(self) -> None:
@@ -116,17 +119,23 @@ class Gradients:
         shard.loss += factor * loss.item()
         shard.multiply_by(factor)
         shard.failed = True
+        if self._collects:
+            self._refuse_foreign_gradients(shard)
         self._in_backward = True
         try:
             loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
         finally:
             self._in_backward = False
+        if self._collects:
+            self._collect(shard)
         shard.failed = False
 
     def close_shard(self) -> None:
         """The shard is done: report what is finished with it. If it turns out that it must be computed
         again, it is simply still missing."""
         shard = self._open_shard("close_shard")
+        if self._collects:
+            self._refuse_foreign_gradients(shard)
         if not shard.weighed:
             raise ConfigError(
                 f"Shard {shard.shard} ended without a loss. Call step.backward(loss) in every shard; where "
@@ -186,19 +195,37 @@ class Gradients:
         if shard is None:
             return
         if not self._in_backward:
-            raise ConfigError(
-                f"loss.backward() was called in shard {shard.shard}: its gradient would be lost. Call "
-                "step.backward(loss) instead."
-            )
+            raise _foreign_gradient(shard.shard)
         grad = parameter.grad
         assert grad is not None
+        self._refuse_sparse(index, grad)
+        shard.add(index, grad)
+        parameter.grad = None
+
+    def _refuse_sparse(self, index: int, grad: Tensor) -> None:
         if grad.layout is not torch.strided:
             raise ConfigError(
                 f"The gradient of {self._layout.entries[index].name} is sparse, which can't be reduced. "
                 "Create its embedding with sparse=False."
             )
-        shard.add(index, grad)
-        parameter.grad = None
+
+    def _refuse_foreign_gradients(self, shard: OpenShard) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                raise _foreign_gradient(shard.shard)
+
+    def _collect(self, shard: OpenShard) -> None:
+        """All gradients of a backward are there."""
+        grads: list[Tensor] = []
+        for index, parameter in enumerate(self._parameters):
+            grad = parameter.grad
+            if grad is not None:
+                self._refuse_sparse(index, grad)
+                parameter.grad = None
+                grads.append(grad)
+            else:
+                grads.append(shard.nothing)
+        shard.add_all(grads)
 
     def _open_shard(self, caller: str) -> OpenShard:
         if self._open is None:
@@ -242,6 +269,13 @@ class Gradients:
         if kept is None or kept.dtype is not parameter.dtype or kept.device != parameter.device:
             kept = self._converted[index] = torch.empty_like(parameter, requires_grad=False)
         return kept.copy_(value)
+
+
+def _foreign_gradient(shard: int) -> ConfigError:
+    return ConfigError(
+        f"loss.backward() was called in shard {shard}: its gradient would be lost. Call "
+        "step.backward(loss) instead."
+    )
 
 
 def _not_a_loss(loss: object, shard: int) -> ConfigError:

@@ -29,6 +29,7 @@ from outlast.errors import ConfigError, LoopError, OutlastError
 from outlast.protocol.messages import Phase
 from outlast.train.assembly import Parts, assemble
 from outlast.train.data import Data
+from outlast.train.data_errors import DatasetChanged
 from outlast.train.records import Record
 from outlast.train.seeding import seed_shard
 
@@ -70,7 +71,7 @@ class Step:
         self._begun = True
         try:
             yield from self._shards()
-        except ConfigError as error:
+        except (ConfigError, DatasetChanged) as error:
             raise self._wrong(str(error)) from error
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:
@@ -194,6 +195,9 @@ class Job:
                 if self._step is not None and self._step._begun and not self._step.done:
                     raise self._left_early(self._step)
                 self._leave()
+            elif isinstance(error, ConfigError) and self._step is not None:
+                # From a place that does not know where it is in the run, such as a hook inside of backward.
+                raise self._step._wrong(str(error)) from error
             else:
                 self._fail(error)
         except BaseException as late:
@@ -213,7 +217,7 @@ class Job:
 
     def _finish(self, step: Step) -> None:
         engine = self._parts.engine
-        engine.apply(step.number)
+        engine.applied = step.number
         self._parts.finished(step.number)
         self._step = None
         if engine.leave_requested:

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
-from outlast.mesh.kinds import NOTE_BYTES, RECORD, SHARES, Kind, RecordNote, Way, decode, encode
+from outlast.mesh.kinds import NOTE_BYTES, SHARES, Kind, Way, encode
 from outlast.mesh.transport import Mesh
 from outlast.protocol.views import Member, View
 from outlast.train.records import Record
-
-VIEW = msgspec.msgpack.Decoder(View)
 
 
 class Post:
@@ -68,11 +64,9 @@ class Post:
                 share = header._replace(kind=Kind.SHARE, lo=index)
                 self.send(peer, share, memory, record, droppable=learner)
 
-    def note(self, payload: memoryview) -> RecordNote:
-        return decode(RECORD, payload)
 
-    def room(self, header: Header) -> memoryview:
-        """Memory for a frame that is no bulk."""
-        if header.size > NOTE_BYTES:
-            raise ProtocolError(f"a peer announces {header.size} bytes of kind {header.kind}")
-        return memoryview(bytearray(header.size))
+def room(header: Header) -> memoryview:
+    """Memory for an incoming frame that is no bulk."""
+    if header.size > NOTE_BYTES:
+        raise ProtocolError(f"a peer announces {header.size} bytes of kind {header.kind}")
+    return memoryview(bytearray(header.size))

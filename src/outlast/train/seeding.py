@@ -3,8 +3,6 @@
 A shard may be computed by any replica, in any worker, at first or again after a failure, and must come out
 with the same bits. So no generator is ever carried on from what happened to be computed before: it is seeded
 anew from the numbers that name the work, such as (seed, step, shard). `mix` turns such numbers into a seed.
-It is plain integer arithmetic, so it is the same on every machine and in every version of everything, and it
-must stay as it is: another `mix` is another training run.
 
 Three generators are seeded, since these are the ones that user code draws from without being asked: torch's,
 Python's and numpy's. numpy is never imported for this, but torch imports it wherever it is installed.
@@ -19,44 +17,18 @@ from collections.abc import Iterator
 
 import torch
 
+from outlast.train.mixing import MASK, Purpose, mix
+
 chosen = 0
 """The seed of the run, as far as this process knows."""
 
-_MASK = (1 << 64) - 1
-_STRIDE = 0x9E3779B97F4A7C15
 _NUMPY = 1
-
-
-class Purpose:
-    """The first number that is mixed, so that equal names in different places give unrelated randomness."""
-
-    ORDER = 1
-    SAMPLE = 2
-    SHARD = 3
-    COLLATE = 4
-    COMPUTE = 5
-
-
-def mix(*numbers: int) -> int:
-    """64 well-mixed bits of these numbers and their order; each number counts modulo 2**64."""
-    state = _scramble(len(numbers) + _STRIDE)
-    for number in numbers:
-        # Adding the stride keeps a run of zeros from leaving the state where it is.
-        state = _scramble((state + _STRIDE & _MASK) ^ _scramble(number & _MASK))
-    return state
-
-
-def _scramble(word: int) -> int:
-    # The multipliers are those of SplitMix64. Each line can be undone, so no two words become one.
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & _MASK
-    return word ^ (word >> 31)
 
 
 def seed_everything(value: int) -> None:
     """Seed torch's CPU generator, Python's and, where numpy is loaded, numpy's (12 µs in all)."""
-    torch.default_generator.manual_seed(value & _MASK)
-    random.seed(value & _MASK)
+    torch.default_generator.manual_seed(value & MASK)
+    random.seed(value & MASK)
     # Looked up by name, because `numpy.random` itself may be loaded only at its first use, which would
     # otherwise be in the middle of the first sample, too late to be seeded.
     numpy = sys.modules.get("numpy")

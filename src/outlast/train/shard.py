@@ -61,6 +61,9 @@ class Expectation:
 class OpenShard:
     """The gradient of one shard, under way to become part of `sum`."""
 
+    nothing = torch.empty(0)
+    """Stands for a gradient that a backward did not give."""
+
     def __init__(
         self,
         shard: int,
@@ -145,6 +148,20 @@ class OpenShard:
         if factor != self._factor:
             self._factor = factor
             self._factor_tensor.fill_(factor)
+
+    def add_all(self, grads: list[Tensor]) -> None:
+        """The gradients of all parameters at once; `nothing` for those without."""
+        plain = not any(self._counts) and all(
+            grad is not self.nothing and grad.dtype is self._dtype and grad.is_cpu for grad in grads
+        )
+        if not plain:
+            for index, grad in enumerate(grads):
+                if grad is not self.nothing:
+                    self.add(index, grad)
+            return
+        torch._foreach_copy_(self.views[: len(grads)], grads)
+        self._spans[0].mul_(self._factor_tensor)
+        self._counts = [1] * len(grads)
 
     def add(self, index: int, grad: Tensor) -> None:
         """One more part of a parameter's gradient. This runs in backward, for every parameter."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 
-from outlast.train.seeding import Purpose, mix
+from outlast.train.mixing import Purpose, mix
 
 _MASK = (1 << 64) - 1
 _FACTOR_A = 0xD6E8FEB86659FD93

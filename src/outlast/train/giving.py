@@ -1,0 +1,99 @@
+"""What a member gives to others: snapshots of its state, and records.
+
+A snapshot is of the state after one step, so it is copied when the training thread stands there: before it
+applies the next record. Records are sent in shares, each member some of them; whoever gets them holds them
+in their own memory, and a slow receiver is dropped rather than waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from outlast import crashpoints as crash
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import Kind, Way
+from outlast.protocol.steps import FeedAgain, HandOver, Pin
+from outlast.protocol.views import Member, View
+from outlast.state.training import TrainingState
+from outlast.train.gradients import Gradients
+from outlast.train.post import Post
+from outlast.train.records import Record
+from outlast.train.snapshots import Copy
+
+
+class Giving:
+    def __init__(
+        self,
+        replica: int,
+        state: TrainingState,
+        gradients: Gradients,
+        post: Post,
+        changed: threading.Condition,
+    ) -> None:
+        self._changed = changed
+        self._replica = replica
+        self._state = state
+        self._gradients = gradients
+        self._post = post
+        self._pins: list[tuple[Pin, Header]] = []
+
+    def clear(self) -> None:
+        self._pins.clear()
+
+    def pin(self, pin: Pin, header: Header) -> None:
+        """Remember whom to give the state after which step; the header names the view that decided it."""
+        if self._replica in pin.servers:
+            self._pins.append((pin, header))
+
+    def due(self, applied: int) -> tuple[Pin, Header] | None:
+        """A snapshot to be made now, while the model holds the result of that step."""
+        for entry in self._pins:
+            if entry[0].step == applied:
+                self._pins.remove(entry)
+                return entry
+        return None
+
+    def serve(self, pin: Pin, header: Header) -> None:
+        """In the training thread, without the lock: copying takes a while."""
+        crash.reach("serving", pin.step)
+        copy = Copy(self._state, pin, self._replica, self._gradients.step_buffers())
+        header = header._replace(kind=Kind.IMAGE, step=pin.step)
+        with self._changed:
+            self._post.send(pin.to, header, copy.image)
+            for index, memory in copy:
+                self._post.send(pin.to, header._replace(kind=Kind.PIECE, lo=index), memory)
+
+    def feed(self, record: Record | None, view: View, header: Header) -> None:
+        """A stable record, to all learners."""
+        if record is not None:
+            servers = tuple(member.replica for member in view.members)
+            self._share(record, view.learners, servers, header, Way.STABLE)
+
+    def feed_again(self, again: FeedAgain, records: Mapping[int, Record], view: View, header: Header) -> None:
+        """Everything that is kept and stable, to all learners; first of all, from where on that is."""
+        steps = [step for step in range(again.first, again.last + 1) if step in records]
+        first = min(steps, default=again.last + 1)
+        for learner in view.learners:
+            self._post.send(learner, header._replace(kind=Kind.FEED_FROM, step=first))
+        for step in steps:
+            self.feed(records[step], view, header)
+
+    def hand_over(self, action: HandOver, record: Record, view: View, header: Header) -> None:
+        """The record of a switch, to those whom the switch has made members."""
+        new = [member for member in view.members if member.replica in action.to]
+        self._share(record, new, action.servers, header, Way.HANDED)
+
+    def answer(self, peers: Iterable[Member], record: Record, header: Header) -> None:
+        """All of a record, to those who lack it."""
+        for peer in peers:
+            self._post.record(peer, record, header._replace(step=record.step), Way.WHOLE, 0, 1)
+
+    def _share(
+        self, record: Record, to: Iterable[Member], servers: tuple[int, ...], header: Header, way: Way
+    ) -> None:
+        if self._replica not in servers:
+            return
+        place = servers.index(self._replica)
+        for peer in to:
+            self._post.record(peer, record, header._replace(step=record.step), way, place, len(servers))

@@ -1,0 +1,167 @@
+"""What comes in over the mesh: where its bytes belong, and what it means.
+
+The mesh's thread calls this. Bulk goes straight to its place; everything else becomes an event of the
+participant, and what follows from that is done by the engine. Frames of members go through the member core,
+which drops, holds or passes them by their view; what is given to a learner does not, since a snapshot is
+named by its own view, and a stable record is a fact in any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import PART, Kind, Way, decode
+from outlast.protocol.member import Frame
+from outlast.protocol.participant import Action, Participant
+from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Mode, Part, Sum, Want, Whole
+from outlast.protocol.views import Member, View
+from outlast.train.exchange import Exchange
+from outlast.train.post import room
+from outlast.train.supply import Supply
+
+_VIEW = msgspec.msgpack.Decoder(View)
+
+
+class Reception:
+    """The mesh's sink."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        exchange: Exchange,
+        supply: Supply,
+        changed: threading.Condition,
+        *,
+        act: Callable[[list[Action]], None],
+        give_up: Callable[[str], None],
+        broken: Callable[[Exception], None],
+        connected: Callable[[Member], None],
+        lost: Callable[[Member], None],
+    ) -> None:
+        self._participant = participant
+        self._exchange = exchange
+        self._supply = supply
+        self._changed = changed
+        self._act = act
+        self._give_up = give_up
+        self._broken = broken
+        self._connected = connected
+        self._lost = lost
+
+    def destination(self, sender: Member, header: Header) -> memoryview | None:
+        with self._changed:
+            match header.kind:
+                case Kind.SCATTER | Kind.RESULT:
+                    return self._exchange.destination(sender, header)
+                case Kind.SHARE:
+                    return self._supply.slot(header) if self._wants(header) else None
+                case Kind.PIECE:
+                    return self._supply.arrival.slot(header)
+            return room(header)
+
+    def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
+        with self._changed:
+            try:
+                self._arrived(sender, header, payload)
+            except AssertionError as error:
+                self._broken(error)
+                raise
+
+    def connected(self, peer: Member) -> None:
+        with self._changed:
+            self._connected(peer)
+
+    def lost(self, peer: Member, why: str) -> None:  # noqa: ARG002
+        with self._changed:
+            self._lost(peer)
+
+    def _wants(self, header: Header) -> bool:
+        return self._supply.wants(
+            header, self._participant.member.view.number, self._participant.steps.newest
+        )
+
+    def _arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
+        match header.kind:
+            case Kind.SCATTER | Kind.RESULT:
+                if payload is not None:
+                    self._frame(sender, header, None, payload)
+            case Kind.PART:
+                note = decode(PART, _bytes(payload))
+                self._frame(sender, header, Part(header.step, note.pending, note.closing), note)
+            case Kind.SUM:
+                self._frame(sender, header, Sum(header.step))
+            case Kind.HOLDING:
+                # Blank is -1, and a header has no negative numbers.
+                holding = Holding(header.step - 1, running=header.flags == 1)
+                self._frame(sender, header, holding, moves=not holding.running)
+            case Kind.WANT:
+                self._frame(sender, header, Want(header.step))
+            case Kind.GONE:
+                self._frame(sender, header, Gone(header.step))
+            case _:
+                self._given(sender, header, payload)
+
+    def _given(self, sender: Member, header: Header, payload: memoryview | None) -> None:
+        now = time.monotonic()
+        match header.kind:
+            case Kind.SWITCHED:
+                self._act(self._participant.switched(decode(_VIEW, _bytes(payload)), now))
+            case Kind.NOTE | Kind.SHARE:
+                if payload is not None and self._wants(header):
+                    self._record(sender, header, payload, now)
+            case Kind.FEED_FROM:
+                steps = self._participant.steps
+                if steps.mode is Mode.LEARNING and BLANK < steps.newest < header.step - 1:
+                    self._give_up(f"it has records to step {steps.newest}, and they begin at {header.step}")
+            case Kind.IMAGE:
+                self._supply.heard(now)
+                if self._participant.steps.newest == BLANK:
+                    self._supply.arrival.described(header, _bytes(payload))
+                    self._look_at_state(now)
+            case Kind.PIECE:
+                self._supply.heard(now)
+                if payload is not None and self._supply.arrival.arrived(header):
+                    self._look_at_state(now)
+            case Kind.LOADED:
+                self._act(self._participant.learner_loaded(sender, now))
+
+    def _look_at_state(self, now: float) -> None:
+        arrival = self._supply.arrival
+        if arrival.complete and self._participant.steps.newest == BLANK:
+            self._act(self._participant.loaded(arrival.step, now))
+            self._changed.notify_all()
+
+    def _record(self, sender: Member, header: Header, payload: memoryview, now: float) -> None:
+        record = self._supply.came(header, payload)
+        if record is None:
+            return
+        match header.flags:
+            case Way.STABLE:
+                self._act(self._participant.offered(record.step, now))
+            case Way.WHOLE:
+                self._frame(sender, header, Whole(record.step))
+            case Way.HANDED:
+                self._frame(sender, header, Handed(record.step))
+
+    def _frame(
+        self, sender: Member, header: Header, body: Body | None, payload: Any = None, *, moves: bool = False
+    ) -> None:
+        frame = Frame(
+            sender=sender.replica,
+            incarnation=header.incarnation,
+            view=header.view,
+            body=body,
+            payload=(header, payload),
+            moves=moves,
+        )
+        self._act(self._participant.frame(frame, time.monotonic()))
+
+
+def _bytes(payload: memoryview | None) -> bytes:
+    return b"" if payload is None else bytes(payload)

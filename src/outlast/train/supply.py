@@ -1,0 +1,68 @@
+"""What a replica is given by others: the state to begin with, and records that it did not make.
+
+Used under the engine's lock. A stable record is a fact in any view; any other counts in the view in which it
+was sent, and only as long as that one is in force.
+"""
+
+from __future__ import annotations
+
+import time
+
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import RECORD, Kind, Way, decode
+from outlast.train.flats import FlatPool
+from outlast.train.records import Inbox, Record
+from outlast.train.snapshots import Arrival
+
+
+class Supply:
+    def __init__(self, vectors: FlatPool) -> None:
+        self._inbox = Inbox(vectors)
+        self._offered: dict[int, Record] = {}
+        self.arrival = Arrival()
+        self._begun_at = self._heard_at = time.monotonic()
+
+    def clear(self) -> None:
+        """A new life begins: nothing that was given to the old one counts."""
+        self._inbox.clear()
+        self._offered.clear()
+        self.arrival = Arrival()
+        self._begun_at = self._heard_at = time.monotonic()
+
+    def adopt(self) -> None:
+        """Another view is in force."""
+        self._inbox.keep_stable()
+        self._heard_at = time.monotonic()
+
+    def heard(self, now: float) -> None:
+        """Something of a snapshot has come."""
+        if self.arrival.view < 0:
+            self._begun_at = now
+        self._heard_at = now
+
+    def silent_s(self, now: float) -> float:
+        """For how long nothing of a snapshot has come."""
+        return now - self._heard_at
+
+    def take(self, step: int) -> Record | None:
+        """The record of a step, if it was given."""
+        return self._offered.pop(step, None)
+
+    def wants(self, header: Header, view: int, newest: int) -> bool:
+        fits = header.flags == Way.STABLE or header.view == view
+        return fits and header.step > newest and header.step not in self._offered
+
+    def slot(self, header: Header) -> memoryview | None:
+        return self._inbox.slot(header)
+
+    def came(self, header: Header, payload: memoryview) -> Record | None:
+        """A part of a record has come; the record, if it was the last part."""
+        note = decode(RECORD, payload) if header.kind == Kind.NOTE else None
+        record = self._inbox.arrived(header, note)
+        if record is not None:
+            self._offered[record.step] = record
+        return record
+
+    def took_s(self) -> float:
+        """How long the state was on its way to this life: since its first word came."""
+        return time.monotonic() - self._begun_at
