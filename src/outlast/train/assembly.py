@@ -97,7 +97,7 @@ class Parts:
         self._model = model
         self._known = {id(parameter) for parameter in model.parameters()}
         self._ledger = ledger
-        engine.keep_stable = ledger is not None
+        engine.conduct.keep_stable = ledger is not None
 
     def load(self, step: int, shard: int) -> tuple[float, Any]:
         """A shard's number of samples, and its batch."""
@@ -162,7 +162,7 @@ def assemble(
     engine: Engine
 
     def send(replica: int, header: Header, memory: memoryview, more: bool) -> None:
-        engine.send_bulk(replica, header, memory, more)
+        engine.conduct.send_bulk(replica, header, memory, more)
 
     def on_bucket(node: NodeSum, bucket: int) -> None:
         engine.bucket(node, bucket)

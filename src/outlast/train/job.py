@@ -217,14 +217,14 @@ class Job:
 
     def _finish(self, step: Step) -> None:
         engine = self._parts.engine
-        engine.applied = step.number
+        engine.apply(step.number)
         self._parts.finished(step.number)
         self._step = None
         if engine.leave_requested:
             engine.leave()
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, SystemExit | GeneratorExit) or self._parts.engine.closed:
+        if isinstance(error, SystemExit | GeneratorExit) or self._parts.engine.conduct.closed:
             return
         first_line = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
         shard = self._step._shard if self._step is not None else -1

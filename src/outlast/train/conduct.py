@@ -1,0 +1,281 @@
+"""Carrying out what the cores decide: the view in force, the records held, words out, connections lost.
+
+Everything here happens under one lock, in whichever thread brought the event: the link's, the mesh's or the
+training thread. Actions are carried out in their order, each in the view that was in force when it was
+decided; a view is in force from the moment its adoption is carried out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from outlast import crashpoints as crash
+from outlast.kinship import unnice
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import Kind, encode
+from outlast.mesh.transport import Mesh
+from outlast.protocol.member import Adopt, Deliver, FencedOff, JobOver, MemberAction, MemberCore, Tell
+from outlast.protocol.messages import Message
+from outlast.protocol.participant import Action, Participant
+from outlast.protocol.steps import (
+    AllDone,
+    Body,
+    Completed,
+    Conclude,
+    Feed,
+    FeedAgain,
+    Found,
+    Gone,
+    HandOver,
+    Holding,
+    LeftAlone,
+    Lost,
+    Part,
+    Pin,
+    Say,
+    Stable,
+    Sum,
+    Switched,
+    Want,
+    Whole,
+)
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import Member, Outcome, View
+from outlast.train.exchange import Exchange
+from outlast.train.giving import Giving
+from outlast.train.link import Link
+from outlast.train.post import Post
+from outlast.train.records import Record
+from outlast.train.supply import Supply
+from outlast.wire.progress import Progress
+
+
+class Conduct:
+    """What the replica is in the middle of. The link asks it for decisions (see `link.Decider`)."""
+
+    def __init__(
+        self,
+        *,
+        core: MemberCore,
+        exchange: Exchange,
+        supply: Supply,
+        giving: Giving,
+        post: Post,
+        timing: Timing,
+        changed: threading.Condition,
+        link: Link | None,
+        mesh: Mesh | None,
+        progress: Progress | None,
+    ) -> None:
+        self.participant = Participant(core)
+        self.core = core
+        self.changed = changed
+        self.view = View()
+        """The view in force: the last one whose adoption has been carried out."""
+        self.applied = -1
+        """The step whose result the model holds; -1 while it holds nothing that counts."""
+        self.records: dict[int, Record] = {}
+        self.stable: list[Record] = []
+        """Records that have become stable, if `keep_stable`, until somebody takes them."""
+        self.keep_stable = False
+        self.over: str | None = None
+        """Why this life is over, if it is."""
+        self.outcome: Outcome | None = None
+        self.failure: Exception | None = None
+        self.left_alone: tuple[int, ...] | None = None
+        self.all_done = False
+        self.leaving = False
+        self.closed = False
+        self.broken: set[int] = set()
+        """Members that are cut off, in the view in force."""
+        self.adopted_at = time.monotonic()
+        self._exchange = exchange
+        self._supply = supply
+        self._giving = giving
+        self._post = post
+        self._timing = timing
+        self._link = link
+        self._mesh = mesh
+        self._progress = progress
+
+    # What decides for the link; called under the lock.
+
+    def received(self, message: Message, now: float) -> list[MemberAction]:
+        self.act(self.participant.received(message, now))
+        return []
+
+    def tick(self, now: float) -> list[MemberAction]:
+        self._look_at_connections(now)
+        self.act(self.participant.tick(now))
+        return []
+
+    def tell(self, now: float) -> list[MemberAction]:
+        self.act(self.participant.tell(now))
+        return []
+
+    def rejoin(self, now: float) -> list[MemberAction]:
+        self.act(self.participant.rejoin(now))
+        return []
+
+    # What the cores want done. Under the lock, in any thread.
+
+    def act(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Deliver():
+                    self._exchange.deliver(action.frame)
+                case Say():
+                    self._say(action.to, action.body)
+                case Conclude():
+                    self._exchange.round(action.step).concluded()
+                    self.act(self.participant.summed(action.step, time.monotonic()))
+                    crash.reach("gather", action.step)
+                case Stable():
+                    record = self.records.get(action.step)
+                    if record is not None and self.keep_stable:
+                        self.stable.append(record)
+                case Feed():
+                    self._giving.feed(self.records.get(action.step), self.view, self.header(Kind.NOTE))
+                case FeedAgain():
+                    self._giving.feed_again(action, self.records, self.view, self.header(Kind.NOTE))
+                case HandOver():
+                    record = self.records[action.step]
+                    self._giving.hand_over(action, record, self.view, self.header(Kind.NOTE))
+                case Tell():
+                    if self._link is not None:
+                        self._link.perform([action])
+                case _:
+                    self._concern(action)
+                    self.changed.notify_all()
+
+    def _concern(self, action: Action) -> None:
+        """What the training thread may be waiting for."""
+        match action:
+            case Completed():
+                self._complete(action.step)
+            case Adopt():
+                self._adopt(action.view)
+            case FencedOff():
+                self._adopt_nothing()
+                self.over = action.reason
+            case JobOver():
+                self.outcome = action.outcome
+                if self._link is not None:
+                    self._link.perform([action])
+            case Found():
+                self.applied = action.step
+            case Pin():
+                self._giving.pin(action, self.header(Kind.IMAGE))
+            case AllDone():
+                self.all_done = True
+            case LeftAlone():
+                self.left_alone = action.others
+            case Lost():
+                self.over = action.reason
+            case _:
+                pass
+
+    def _adopt(self, view: View) -> None:
+        joins = self.core.is_member and not self._exchange.in_view
+        self.view = view
+        self._exchange.adopt(view)
+        self._supply.adopt()
+        self._post.adopt(view)
+        self.adopted_at = time.monotonic()
+        self.broken.clear()
+        crash.life = self.core.incarnation
+        if self._mesh is not None:
+            self._mesh.live(self.core.incarnation)
+            self._mesh.peers([*view.members, *view.learners])
+        if self._link is not None:
+            self._link.perform([Adopt(view)])
+            if self.core.unreachable:
+                self._link.complain(frozenset())
+            if joins:
+                unnice()
+
+    def _adopt_nothing(self) -> None:
+        self.view = View(number=self.view.number)
+        self._exchange.adopt(self.view)
+        self._post.adopt(self.view)
+        if self._mesh is not None and not self.leaving:
+            # One that leaves stays for those who still lack its last frames; they let go of it themselves.
+            self._mesh.peers(())
+
+    def _complete(self, step: int) -> None:
+        self.records[step] = self._supply.take(step) or self._exchange.record(step)
+        oldest = min(self.participant.steps.oldest, self.applied + 1)
+        for old in [kept for kept in self.records if kept < oldest]:
+            del self.records[old]
+        if self._progress is not None:
+            self._progress.advance(step)
+
+    def give_up(self, reason: str) -> None:
+        """This life cannot go on; the training thread begins another one."""
+        self.over = reason
+        self.changed.notify_all()
+
+    def break_down(self, error: Exception) -> None:
+        """A promise of our own is broken; the training thread has to know."""
+        self.failure = error
+        self.changed.notify_all()
+
+    def header(self, kind: Kind, step: int = 0) -> Header:
+        return Header(kind, incarnation=self.core.incarnation, view=self.view.number, step=step)
+
+    def _say(self, to: tuple[int, ...], body: Body) -> None:
+        if not to:
+            return
+        peers = [m for m in (*self.view.members, *self.view.learners) if m.replica in to]
+        match body:
+            case Part():
+                note = self._exchange.round(body.step).parts[self.core.replica]
+                self._post.all(peers, self.header(Kind.PART, body.step), encode(note))
+            case Sum():
+                self._post.all(peers, self.header(Kind.SUM, body.step))
+            case Holding():
+                # Blank is -1, and a header has no negative numbers.
+                flags = 1 if body.running else 0
+                self._post.all(peers, self.header(Kind.HOLDING, body.newest + 1)._replace(flags=flags))
+            case Want():
+                self._post.all(peers, self.header(Kind.WANT, body.step))
+            case Gone():
+                self._post.all(peers, self.header(Kind.GONE, body.step))
+            case Switched():
+                self._post.all(peers, self.header(Kind.SWITCHED), encode(body.view))
+            case Whole():
+                self._giving.answer(peers, self.records[body.step], self.header(Kind.NOTE))
+            case _:
+                raise AssertionError(f"{body} is said by what carries it")
+
+    # Connections.
+
+    def send_bulk(self, replica: int, header: Header, memory: memoryview, more: bool) -> None:
+        """To a member, straight from memory."""
+        assert self._mesh is not None
+        if not self._mesh.send(replica, header, memory, more=more):
+            self._cut_off(replica)
+
+    def lost(self, peer: Member) -> None:
+        if self.view.member(peer.replica) == peer:
+            self._cut_off(peer.replica)
+
+    def _cut_off(self, replica: int) -> None:
+        """Frames to or from this member may be lost for good, so for as long as this view lasts it counts as
+        cut off, whatever becomes of the connection."""
+        if replica in self.broken or self.all_done or self.closed:
+            return
+        self.broken.add(replica)
+        if self.core.is_member and self._link is not None:
+            self._link.complain(frozenset(self.broken))
+            self.act(self.participant.peers_lost(frozenset(self.broken), time.monotonic()))
+
+    def _look_at_connections(self, now: float) -> None:
+        """A member that cannot be reached some time after a view began is as good as lost."""
+        if self._mesh is None or now - self.adopted_at < 2 * self._timing.detect_within_s:
+            return
+        for member in self.view.members:
+            if member.replica != self.core.replica and not self._mesh.is_connected(member.replica):
+                self._cut_off(member.replica)
