@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any, cast
 
 from outlast import crashpoints as crash
 from outlast.kinship import unnice
@@ -125,7 +126,9 @@ class Conduct:
         for action in actions:
             match action:
                 case Deliver():
-                    self._exchange.deliver(action.frame)
+                    header, payload = cast(tuple[Header, Any], action.frame.payload)
+                    if payload is not None:
+                        self._exchange.deliver(action.frame.sender, header, payload)
                 case Say():
                     self._say(action.to, action.body)
                 case Conclude():

@@ -13,7 +13,6 @@ from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, NodeNote, PartNote
 from outlast.mesh.round import Plan, Round, Scratch
-from outlast.protocol.member import Frame
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.flats import FlatPool
@@ -132,20 +131,21 @@ class Exchange:
             return round_.scatter_slot(sender.replica, header.bucket, node, header.size)
         return round_.result_slot(sender.replica, header.bucket, header.size)
 
-    def deliver(self, frame: Frame) -> None:
+    def takes(self, view: int) -> bool:
+        """Whether frames of this view are for a round that is going on."""
+        return self._plan is not None and self._plan.view.number == view
+
+    def deliver(self, sender: int, header: Header, payload: memoryview | PartNote) -> None:
         """A frame of the view in force has come."""
-        assert isinstance(frame.payload, tuple)
-        header, payload = frame.payload
         if self._plan is None:
             return
-        match header.kind:
-            case Kind.SCATTER:
-                node = Node(header.lo, header.hi)
-                self.round(header.step).scattered(frame.sender, header.bucket, node, payload)
-            case Kind.RESULT:
-                self.round(header.step).resulted(frame.sender, header.bucket, payload)
-            case Kind.PART:
-                self.round(header.step).parts[frame.sender] = payload
+        round_ = self.round(header.step)
+        if isinstance(payload, PartNote):
+            round_.parts[sender] = payload
+        elif header.kind == Kind.SCATTER:
+            round_.scattered(sender, header.bucket, Node(header.lo, header.hi), payload)
+        elif header.kind == Kind.RESULT:
+            round_.resulted(sender, header.bucket, payload)
 
     def record(self, step: int) -> Record:
         """The attempt at this step is complete."""

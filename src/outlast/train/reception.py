@@ -89,7 +89,10 @@ class Reception:
     def _arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
         match header.kind:
             case Kind.SCATTER | Kind.RESULT:
-                if payload is not None:
+                if payload is not None and self._exchange.takes(header.view):
+                    # Nothing is said with it, so there is nothing for the cores to decide.
+                    self._exchange.deliver(sender.replica, header, payload)
+                elif payload is not None:
                     self._frame(sender, header, None, payload)
             case Kind.PART:
                 note = decode(PART, _bytes(payload))
