@@ -12,7 +12,7 @@ from types import FrameType, ModuleType
 
 from rich.console import Console
 
-from bench import detect, failover, footprint, load
+from bench import detect, failover, footprint, load, overhead, recovery, rejoin
 from bench.result import Result
 
 BENCHMARKS: dict[str, ModuleType] = {
@@ -20,6 +20,9 @@ BENCHMARKS: dict[str, ModuleType] = {
     "detect": detect,
     "failover": failover,
     "load": load,
+    "overhead": overhead,
+    "recovery": recovery,
+    "rejoin": rejoin,
 }
 
 

@@ -18,6 +18,8 @@ class Result:
     figures: dict[str, float]
     bounds: dict[str, float] = field(default_factory=dict)
     """Figure → the largest value that keeps the promise."""
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+    """How sure figures are: the low and the high end."""
     details: dict[str, Any] = field(default_factory=dict)
 
     def within(self, figure: str) -> bool:
@@ -32,7 +34,7 @@ class Result:
             figure: {"bound": bound, "measured": self.figures[figure], "ok": self.within(figure)}
             for figure, bound in self.bounds.items()
         }
-        whole = {**self.figures, "ok": self.ok, "bounds": bounds, "details": self.details}
+        whole = {**self.figures, **self.intervals, "ok": self.ok, "bounds": bounds, "details": self.details}
         rounded: dict[str, Any] = _rounded(whole)
         return rounded
 

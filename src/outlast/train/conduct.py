@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from outlast import crashpoints as crash
-from outlast.kinship import unnice
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, encode
 from outlast.mesh.transport import Mesh
@@ -181,7 +180,6 @@ class Conduct:
                 pass
 
     def _adopt(self, view: View) -> None:
-        joins = self.core.is_member and not self._exchange.in_view
         self.view = view
         self._exchange.adopt(view)
         self._supply.adopt()
@@ -196,8 +194,6 @@ class Conduct:
             self._link.perform([Adopt(view)])
             if self.core.unreachable:
                 self._link.complain(frozenset())
-            if joins:
-                unnice()
 
     def _adopt_nothing(self) -> None:
         self.view = View(number=self.view.number)

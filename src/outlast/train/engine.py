@@ -22,6 +22,7 @@ import time
 
 from outlast import crashpoints as crash
 from outlast.errors import ConfigError, JobFailed, LoopError
+from outlast.kinship import unnice
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind
 from outlast.mesh.transport import Mesh
@@ -99,6 +100,8 @@ class Engine:
         self._assigned: tuple[int, int] | None = None
         self._contributed: tuple[int, int] | None = None
         self._ready = False
+        self._loaded = -1
+        """The step whose state this life was given."""
 
     def reception(self) -> Reception:
         """What the mesh is to call."""
@@ -144,6 +147,9 @@ class Engine:
             self._mesh.open()
             self._link.open()
         self._get_state()
+        if self._link is not None:
+            # From here on others come to wait for this process.
+            unnice()
         # Others may wait for this state, and the script may do something else before its first step.
         while True:
             with self._changed:
@@ -313,7 +319,9 @@ class Engine:
         """A learner with nothing to apply has caught up; one that is cut off from a member starts over."""
         if self._link is None:
             return
-        if not self._ready:
+        # Others will wait for it from the first step after its promotion on, so it shows first that it keeps
+        # up: by a record that it has applied, unless there are none because the members pause.
+        if not self._ready and (self.applied > self._loaded or self.view.paused):
             self._ready = True
             self._link.ready()
         if self.conduct.broken and time.monotonic() - self.conduct.adopted_at > self._timing.silent_at_most_s:
@@ -385,7 +393,7 @@ class Engine:
         with self._changed:
             if arrival is not self._supply.arrival:
                 return
-            self.conduct.applied = arrival.step
+            self.conduct.applied = self._loaded = arrival.step
             self._supply.arrival = Arrival()
             for member in self.view.members:
                 if member.replica != self._core.replica:

@@ -23,7 +23,7 @@ from outlast.train.sums import NodeSum, largest
 Send = Callable[[int, Header, memoryview, bool], None]
 """(replica, header, memory, more): to a member of the view in force."""
 
-WAIT_BYTES = 32 << 10
+WAIT_BYTES = 60 << 10
 """What is no larger waits for the word that follows it (a part follows contributions, a sum follows results),
 so that a small model's step costs two messages and not four."""
 

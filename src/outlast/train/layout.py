@@ -152,13 +152,14 @@ def _placed(tensors: list[tuple[str, Tensor]]) -> Iterator[Entry]:
 
 
 def _grouped(spans: list[Span], first_limit: int, limit: int) -> Iterator[range]:
-    """Runs of parameters that stay within the limit, or are a single parameter."""
+    """Runs of parameters, each just large enough: a small one goes with the large one that follows it."""
     first = 0
     for index, span in enumerate(spans):
-        if index > first and span.stop - spans[first].start > (first_limit if first == 0 else limit):
-            yield range(first, index)
-            first = index
-    yield range(first, len(spans))
+        if span.stop - spans[first].start >= (first_limit if first == 0 else limit):
+            yield range(first, index + 1)
+            first = index + 1
+    if first < len(spans):
+        yield range(first, len(spans))
 
 
 def _refuse_wrapped(model: nn.Module) -> None:
