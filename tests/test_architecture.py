@@ -46,7 +46,7 @@ PURE = {
 }
 FOREIGN = {"protocol": PURE, "errors": set[str]()}
 
-PUBLIC = {"Data", "Job", "OutlastError", "Step", "join", "seed"}
+PUBLIC = {"Data", "Job", "OutlastError", "Step", "join", "seed", "state_digest"}
 
 
 def modules() -> list[Path]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import OutlastError
 
 if TYPE_CHECKING:
+    from outlast.state.digest import state_digest
     from outlast.train.data import Data
     from outlast.train.job import Job, Step, join
     from outlast.train.seeding import seed
 
-__all__ = ["Data", "Job", "OutlastError", "Step", "join", "seed"]
+__all__ = ["Data", "Job", "OutlastError", "Step", "join", "seed", "state_digest"]
 
 _HOMES = {
     "Data": "outlast.train.data",
@@ -24,6 +25,7 @@ _HOMES = {
     "Step": "outlast.train.job",
     "join": "outlast.train.job",
     "seed": "outlast.train.seeding",
+    "state_digest": "outlast.state.digest",
 }
 
 

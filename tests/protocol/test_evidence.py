@@ -195,6 +195,8 @@ def test_complaints_about_a_life_that_is_over_do_not_fall_on_the_next() -> None:
     hear(evidence, (0, 1, 2), 0.0, 2.0)
     for now in (2.0, 2.25, 2.5):
         evidence.note_report(Report(replica=0, incarnation=1, view=1, unreachable=(1,)), now)
+        evidence.note_report(Report(replica=1, incarnation=1, view=1), now)
+        evidence.note_report(Report(replica=2, incarnation=1, view=1), now)
     change = evidence.change(trained(), 2.5)
     assert list(change.removals) == [1]
     evicted = plan(trained(), change)
@@ -352,6 +354,28 @@ def test_nobody_hangs_while_training_is_paused() -> None:
     assert without.view.paused
     now = see_for_long(evidence, r0=(Phase.WAITING, 2), r2=Phase.COMPUTING)
     assert evidence.change(without, now).removals == {}
+
+
+def test_the_time_of_a_pause_is_no_hang_afterwards() -> None:
+    """Some are in the next view at once, others a moment later, and all have been quiet for long."""
+    spec = msgspec.structs.replace(trained().spec, min_replicas=3)
+    membership = msgspec.structs.replace(trained(), spec=spec)
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_beat("agent-1", beat(1, 1, exit_of(1)), 0.0)
+    without = plan(membership, evidence.change(membership, 0.0))
+    now = see_for_long(evidence, r0=(Phase.WAITING, 3), r2=(Phase.WAITING, 2))
+    assert evidence.change(without, now).removals == {}
+    enough = msgspec.structs.replace(without, view=msgspec.structs.replace(without.view, paused=False))
+    assert evidence.change(enough, now + 0.01).removals == {}
+
+
+def test_a_hang_before_a_pause_that_is_planned_is_a_hang() -> None:
+    membership = trained()
+    pause = msgspec.structs.replace(membership.view, number=2, paused=True)
+    planned = msgspec.structs.replace(membership, view=pause)
+    evidence = Evidence(TIMING, now=0.0)
+    now = see_for_long(evidence, r0=Phase.WAITING, r1=Phase.WAITING, r2=Phase.COMPUTING)
+    assert list(evidence.change(planned, now).removals) == [2]
 
 
 def failing(replica: int, step: int = 17, shard: int = 3) -> Report:

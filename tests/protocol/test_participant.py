@@ -1,9 +1,9 @@
 """The two cores of a replica together: what waits for the end of a step, and what cannot."""
 
-from outlast.protocol.member import Adopt, Deliver, Frame, MemberCore
-from outlast.protocol.messages import Admitted, ViewNews
+from outlast.protocol.member import Adopt, Deliver, Frame, MemberCore, Tell
+from outlast.protocol.messages import Admitted, Report, ViewNews
 from outlast.protocol.participant import Action, Participant
-from outlast.protocol.steps import Attempt, Conclude, Holding, Lost, Mode, Part, Say, Sum
+from outlast.protocol.steps import Attempt, Conclude, Handed, Holding, Lost, Mode, Part, Say, Sum
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Member, View
 
@@ -40,6 +40,10 @@ def trains(view: View, replica: int = 0) -> Participant:
 
 def frame(sender: int, view: int, body: object, moves: bool = False) -> Frame:
     return Frame(sender, 1, view, body, None, moves)
+
+
+def reports(actions: list[Action]) -> list[Report]:
+    return [a.message for a in actions if isinstance(a, Tell) and isinstance(a.message, Report)]
 
 
 def adopted(actions: list[Action]) -> list[tuple[int, bool]]:
@@ -116,6 +120,25 @@ def test_a_frame_is_shown_to_the_driver_before_what_follows_from_it() -> None:
     one.contribute(now=1.0)
     actions = one.frame(frame(1, 1, Part(1)), now=1.0)
     assert actions == [Deliver(frame(1, 1, Part(1))), Conclude(1)]
+
+
+def test_one_that_is_promoted_says_when_it_has_caught_up() -> None:
+    """Until then, those who leave cannot be done without."""
+    one = in_view(view_of(1, 1, learners=(0,)))
+    one.loaded(4, now=0.0)
+    one.switched(view_of(2, 0, 1), now=1.0)
+    assert one.steps.mode is Mode.JOINING
+    assert [told.catching_up for told in reports(one.tell(now=1.0))] == [True]
+    actions = one.frame(frame(1, 2, Handed(4)), now=1.0)
+    assert one.steps.mode is Mode.RUNNING
+    assert [told.catching_up for told in reports(actions)] == [False]
+    assert reports(one.contribute(now=1.0)) == []
+    assert [told for told in reports(one.rejoin(now=2.0)) if not told.catching_up] == []
+
+
+def test_one_that_is_alone_has_nobody_to_tell() -> None:
+    one = Participant(MemberCore(replica=0, process=0, agent="", address="", timing=Timing()))
+    assert not any(isinstance(action, Tell) for action in one.alone(view_of(1, 0), now=0.0))
 
 
 def test_a_new_life_has_nothing_of_the_old_ones_view() -> None:

@@ -49,6 +49,17 @@ def test_other_shards_and_other_steps_are_other_matters() -> None:
     assert verdict(failures, {}) is None
 
 
+def test_a_step_that_fails_alike_on_two_replicas_ends_the_job_when_nobody_is_left() -> None:
+    one, other = failure(0, shard=0, reason="NameError: x"), failure(1, shard=1, reason="NameError: y")
+    assert failed(formed(3), one, other).outcome is None
+    after = failed(formed(2), one, other)
+    assert after.outcome is not None
+    assert after.outcome.reason == "step 17 failed on replica 0 and on replica 1: NameError: y"
+    assert verdict((one, failure(1, shard=1, reason="OSError: disk")), {}, nobody_left=True) is None
+    assert verdict((failure(0, shard=-1), failure(1, shard=-1)), {}, nobody_left=True) is not None
+    assert verdict((failure(0, shard=-1), failure(1, shard=-1)), {}) is None
+
+
 def test_a_shard_that_fails_again_and_again_on_one_replica_is_left_to_the_restarts() -> None:
     failures = remembered((), [failure(1, process=process) for process in range(1, 5)])
     assert len(failures) == 4

@@ -130,8 +130,8 @@ def test_a_member_that_was_promoted_by_a_view_not_in_force_stays_a_member_when_o
     assert names(after.view) == "1.2 2.1"
     assert [holder.replica for holder in after.holders if after.seats[holder.replica].present] == [2]
     assert plan(after, Change(removals=doubted(2))) == after, "replica 2 is the last known holder"
-    adopted = plan(after, adopted_by(after, 2))
-    assert [holder.replica for holder in adopted.holders] == [1, 2]
+    adopted = plan(after, adopted_by(after, 1, 2))
+    assert sorted(holder.replica for holder in adopted.holders) == [1, 2]
 
 
 def test_adopting_a_view_that_is_no_longer_the_newest_makes_its_members_holders() -> None:
@@ -140,9 +140,9 @@ def test_adopting_a_view_that_is_no_longer_the_newest_makes_its_members_holders(
     promoted = plan(alone, Change(ready={0}))
     arrived = plan(promoted, Change(arrivals=arrivals(1, life=2)))
     assert names(arrived.view) == "0.2 2.1 + 1.2"
-    adopted = plan(arrived, adopted_by(arrived, 2, view=promoted.view.number))
+    adopted = plan(arrived, adopted_by(arrived, 0, 2, view=promoted.view.number))
     assert adopted.active == promoted.view.number
-    assert [holder.replica for holder in adopted.holders] == [0, 2]
+    assert sorted(holder.replica for holder in adopted.holders) == [0, 2]
     assert names(plan(adopted, Change(removals=doubted(2))).view) == "0.2 + 1.2"
 
 
@@ -183,6 +183,45 @@ def test_a_leaver_that_exits_in_order_interrupts_nobody() -> None:
     assert after.view == left.view
     assert after.departing == ()
     assert after.seats[1].standing is Standing.FINISHED
+
+
+def test_a_leaver_is_counted_on_no_longer_than_until_all_are_in_a_view_without_it() -> None:
+    """It need not be the newest view; else the exit of a leaver would interrupt a run of planned changes."""
+    left = plan(with_learner(2), Change(removals=leaving(1)))
+    later = plan(left, Change(ready={2}))
+    assert later.departing == left.departing
+    moved_on = plan(later, adopted_by(later, 0, 2, view=left.view.number))
+    assert moved_on.departing == ()
+    assert plan(moved_on, Change(removals=dead(1))).view == later.view
+
+
+def test_a_leaver_stays_while_it_is_the_only_one_that_holds_the_state() -> None:
+    alone = activated(plan(formed(2), Change(removals=dead(0), arrivals=arrivals(0, life=2))))
+    leaves = leaving(1)
+    assert plan(alone, Change(removals=leaves)) == alone, "replica 0 has just begun to learn"
+    promoted = plan(alone, Change(removals=leaves, ready={0}))
+    assert names(promoted.view) == "0.2 1.1"
+    number = promoted.view.number
+    joining = plan(promoted, Change(removals=leaves, adopted={0: number, 1: number}, catching_up={0}))
+    assert names(joining.view) == "0.2 1.1"
+    assert names(plan(joining, Change(removals=leaves, adopted={0: number, 1: number})).view) == "0.2"
+
+
+def test_of_several_leavers_that_hold_the_state_one_stays_for_those_who_do_not() -> None:
+    left = plan(with_learner(1), Change(removals=leaving(0, 2)))
+    assert names(left.view) == "0.1 + 1.2"
+
+
+def test_a_leaver_stays_for_one_that_is_only_suspected() -> None:
+    after = plan(formed(2), Change(removals=leaving(1) | doubted(0)))
+    assert names(after.view) == "1.1"
+    assert names(plan(after, Change(removals=leaving(1) | dead(0))).view) == ""
+
+
+def test_what_a_life_was_ready_for_does_not_promote_the_next_one() -> None:
+    learning = with_learner(1)
+    after = plan(learning, Change(ready={1}, arrivals=arrivals(1, life=3)))
+    assert names(after.view) == "0.1 2.1 + 1.3"
 
 
 def test_an_interruption_voids_the_work_of_who_was_leaving() -> None:

@@ -218,6 +218,16 @@ def test_a_state_that_is_loaded_while_members_reconcile_is_not_waited_for_again(
     assert core.mode is Mode.RUNNING
 
 
+def test_parts_are_kept_while_the_state_of_a_late_step_is_loaded() -> None:
+    """A lineage may begin from what a learner had (simulator, seed 10060)."""
+    core = StepCore(1)
+    core.adopt(view_of(1, 0, 1), in_band=False)
+    core.received(0, Holding(PARTS_AHEAD + 7))
+    core.received(0, Part(PARTS_AHEAD + 8))
+    core.loaded(PARTS_AHEAD + 7)
+    assert core.contribute()[1:] == [Conclude(PARTS_AHEAD + 8)]
+
+
 # A view that is switched to in band.
 
 
@@ -316,7 +326,7 @@ def test_after_a_failure_learners_are_fed_again_what_every_member_holds() -> Non
     core = at(5, view_of(1, 0, 1, 3, learners=(2,)))
     core.adopt(view_of(2, 0, 1, learners=(2,)), in_band=False)
     actions = core.received(1, Holding(4))
-    assert FeedAgain(2, 4) in actions
+    assert FeedAgain(2, 4, 5) in actions
     assert Pin(Member(2, 1), 5, (0, 1)) in actions
 
 
@@ -326,8 +336,58 @@ def test_nothing_is_fed_again_while_a_member_is_blank() -> None:
     core.adopt(view_of(2, 0, 1, 3, learners=(2,)), in_band=False)
     core.received(1, Holding(5))
     actions = core.received(3, Holding(BLANK))
-    assert FeedAgain(2, BLANK) in actions
+    assert FeedAgain(2, BLANK, 5) in actions
     assert fed(complete(core, 6)) == [2, 3, 4, 5]
+
+
+def learner_at(step: int) -> StepCore:
+    core = StepCore(2)
+    core.adopt(view_of(1, 0, 1, learners=(2,)), in_band=False)
+    core.loaded(step)
+    return core
+
+
+def test_a_learner_that_needs_what_nobody_keeps_is_lost() -> None:
+    assert learner_at(5).fed_from(2, 6, 9) == []
+    assert [type(action) for action in learner_at(4).fed_from(2, 6, 9)] == [Lost]
+
+
+def test_a_learner_that_is_ahead_of_all_members_is_lost() -> None:
+    """Those who fed it are dead, and one that was still catching up goes on from an earlier step."""
+    assert learner_at(9).fed_from(2, 6, 9) == []
+    assert [type(action) for action in learner_at(10).fed_from(2, 6, 9)] == [Lost]
+
+
+def test_a_learner_may_have_moved_on_when_a_second_member_says_where_feeds_begin() -> None:
+    core = learner_at(9)
+    core.fed_from(2, 6, 9)
+    core.offered(10, view=2)
+    assert core.newest == 10
+    assert core.fed_from(2, 6, 9) == []
+    assert core.fed_from(1, 6, 8) == [], "that is long ago"
+
+
+def test_what_the_dead_have_sent_of_steps_that_are_undone_counts_no_more() -> None:
+    """Records wait for the state that they are to be applied to (simulator, seed 50737)."""
+    core = StepCore(2)
+    core.adopt(view_of(1, 0, 1, learners=(2,)), in_band=False)
+    core.offered(9, view=1)
+    core.offered(10, view=1)
+    assert core.fed_from(2, 6, 9) == []
+    core.offered(11, view=1)
+    assert Completed(9) in core.loaded(8, view=1)
+    assert core.newest == 9
+    assert Completed(10) in core.offered(10, view=2)
+
+
+def test_a_state_of_steps_that_are_undone_is_of_no_use() -> None:
+    core = StepCore(2)
+    core.adopt(view_of(1, 0, 1, learners=(2,)), in_band=False)
+    core.fed_from(2, 6, 9)
+    assert [type(action) for action in core.loaded(10, view=1)] == [Lost]
+    assert core.newest == BLANK
+    assert core.loaded(10, view=3) == []
+    assert core.newest == 10
 
 
 def test_what_one_member_lacked_then_is_fed_when_all_hold_it() -> None:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.train.seeding import mix, randomness_kept, seed_everything, seed_shard
+from outlast.train.mixing import mix
+from outlast.train.seeding import randomness_kept, seed_everything, seed_shard
 
 words = st.integers(min_value=0, max_value=(1 << 64) - 1)
 

@@ -11,6 +11,7 @@ from outlast.errors import OutlastError, ScriptFailed
 COMMANDS = {
     "run": "run a training script as several replicas on this machine",
     "status": "show how a run stands",
+    "audit": "check that every sample was used exactly once per pass",
     "sim": "run the protocol in seeded simulation",
     "agent": "start, watch and restart replicas (started by `run`)",
     "coordinator": "decide membership (started by `run`)",

@@ -157,6 +157,8 @@ class Round:
 
     def result_slot(self, owner: int, bucket: int, size: int) -> memoryview:
         self._check_bucket(bucket)
+        if owner not in self.plan.index:
+            raise ProtocolError(f"replica {owner} sends a result, but reduces no slice of this view")
         lo, hi = self.plan.slice_of(owner, bucket)
         if size != (hi - lo) * self.record.itemsize:
             raise ProtocolError(f"replica {owner} sends {size} bytes for a slice of {hi - lo} elements")

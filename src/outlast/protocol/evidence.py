@@ -152,6 +152,8 @@ class Evidence:
                 change.ready.add(replica)
             if seat.standing is Standing.MEMBER:
                 change.adopted[replica] = report.view
+                if report.catching_up:
+                    change.catching_up.add(replica)
         change.form_now = self._formed_long_enough(membership, now)
         return change
 
@@ -232,7 +234,8 @@ class Evidence:
         return seat.present or membership.counts_on(seat)
 
     def _stuck(self, membership: Membership, pulses: list[Pulse], now: float) -> list[Pulse]:
-        if membership.view.paused and membership.active == membership.view.number:
+        view = membership.view
+        if view.paused and (not view.planned or membership.active == view.number):
             # All hold still, each where the pause has found it, so nobody keeps anybody waiting.
             self._paused_at = now
             return []
@@ -295,7 +298,7 @@ class Evidence:
                 failing=True,
             )
             change.removals.setdefault(seat.replica, removal)
-            if report.failing_shard >= 0:
+            if report.failing_step >= 0:
                 failure = ShardFailure(
                     step=report.failing_step,
                     shard=report.failing_shard,

@@ -119,6 +119,8 @@ class MemberCore:
         self.leaving = False
         self.fenced = False
         self.unreachable: frozenset[int] = frozenset()
+        self.catching_up = False
+        """Whether this life has had no part in the training yet; set by whoever drives this core."""
         self._failing: tuple[str, int, int] | None = None
         self.hold_planned = False
         """Whether planned views wait for `switch`; set by whoever drives this core."""
@@ -334,6 +336,7 @@ class MemberCore:
             view=self.view.number,
             ready=self.ready,
             leaving=self.leaving,
+            catching_up=self.catching_up,
             unreachable=tuple(sorted(self.unreachable)),
             failing=reason,
             failing_step=step,

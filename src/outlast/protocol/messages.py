@@ -134,6 +134,8 @@ class Report(Message, frozen=True, kw_only=True):
     """The newest view that is in force here; a planned one that is known but not in force does not count."""
     ready: bool = False
     leaving: bool = False
+    catching_up: bool = False
+    """It has had no part in the training yet: a learner, or one that was promoted and still lacks records."""
     unreachable: tuple[int, ...] = ()
     failing: str = ""
     """The first line of the exception that ends this process, told before its slow exit."""

@@ -42,13 +42,14 @@ class Participant:
         self._begin = begin
         self.steps = begin(member.replica)
         self._lost: frozenset[int] = frozenset()
-        member.hold_planned = True
+        member.hold_planned = member.catching_up = True
 
     # Membership.
 
     def alone(self, view: View, now: float) -> list[Action]:
         """There is no coordinator, and this is the only view that there will ever be."""
         self.member.view = view
+        self.member.catching_up = False
         return self._run([Adopt(view)], now)
 
     def tick(self, now: float) -> list[Action]:
@@ -65,6 +66,7 @@ class Participant:
         """Begin a new life; the caller has discarded the state of the old one."""
         self.steps = self._begin(self.member.replica)
         self._lost = frozenset()
+        self.member.catching_up = True
         return self._run(self.member.rejoin(now), now)
 
     def set_ready(self, now: float) -> list[Action]:
@@ -92,6 +94,9 @@ class Participant:
             return []
         return self._run(self.member.switched(view, now), now)
 
+    def fed_from(self, view: int, first: int, top: int, now: float) -> list[Action]:
+        return self._run(self.steps.fed_from(view, first, top), now)
+
     def learner_loaded(self, learner: Member, now: float) -> list[Action]:
         self.steps.has_loaded(learner)
         return self._run([], now)
@@ -104,11 +109,11 @@ class Participant:
     def summed(self, step: int, now: float) -> list[Action]:
         return self._run(self.steps.summed(step), now)
 
-    def offered(self, step: int, now: float) -> list[Action]:
-        return self._run(self.steps.offered(step), now)
+    def offered(self, step: int, now: float, view: int | None = None) -> list[Action]:
+        return self._run(self.steps.offered(step, view), now)
 
-    def loaded(self, step: int, now: float) -> list[Action]:
-        return self._run(self.steps.loaded(step), now)
+    def loaded(self, step: int, now: float, view: int | None = None) -> list[Action]:
+        return self._run(self.steps.loaded(step, view), now)
 
     def _run(self, events: Sequence[MemberAction | StepAction], now: float) -> list[Action]:
         done: list[Action] = []
@@ -135,6 +140,10 @@ class Participant:
                 case _:
                     done.append(action)
             self.member.hold_planned = self.steps.holds_planned_views
+        if self.member.catching_up and self.steps.mode in (Mode.RUNNING, Mode.PAUSED):
+            # Who leaves, or is suspected, can be done without from now on; so that is news.
+            self.member.catching_up = False
+            done += cast(list[Action], self.member.tell(now))
         return done
 
     def _out_of_step(self, now: float) -> list[MemberAction | StepAction]:

@@ -6,6 +6,9 @@ and after that again, from the last checkpoint. So the failures that a process b
 with the step and the shard that it was computing. The second replica to fail on the same one is the proof
 that neither machine is to blame, and the job ends by naming the shard instead of losing everybody to it.
 
+A mistake that is not in the data makes every replica fail, each in its own shard of the same step. Two that
+fail alike could be a coincidence, a disk that both use; when nobody is left after that, it was the program.
+
 What was done to a process from outside (a kill, a lost machine) is no failure of its shard and never counts.
 """
 
@@ -24,17 +27,31 @@ def remembered(known: tuple[ShardFailure, ...], fresh: Iterable[ShardFailure]) -
     return (*known, *new)[-REMEMBERED:] if new else known
 
 
-def verdict(failures: tuple[ShardFailure, ...], last_words: dict[int, str]) -> Outcome | None:
-    """The end of the job, if a shard has failed on two replicas; `last_words` are by replica."""
-    first: dict[tuple[int, int], ShardFailure] = {}
+def verdict(
+    failures: tuple[ShardFailure, ...], last_words: dict[int, str], *, nobody_left: bool = False
+) -> Outcome | None:
+    """The end of the job, if a shard has failed on two replicas, or, with nobody left, a step has failed on
+    two in the same way; `last_words` are by replica."""
+    first: dict[tuple[int, int | str], ShardFailure] = {}
     for failure in failures:
-        earlier = first.setdefault((failure.step, failure.shard), failure)
-        if earlier.replica != failure.replica:
-            return Outcome(
-                finished=False,
-                reason=f"shard {failure.shard} of step {failure.step} failed on replica {earlier.replica} "
-                f"and on replica {failure.replica}: {failure.reason}",
-                replica=failure.replica,
-                last_words=last_words.get(failure.replica, ""),
-            )
+        names: list[tuple[int, int | str]] = []
+        if failure.shard >= 0:
+            names.append((failure.step, failure.shard))
+        if nobody_left:
+            names.append((failure.step, failure.reason.partition(":")[0]))
+        for name in names:
+            earlier = first.setdefault(name, failure)
+            if earlier.replica != failure.replica:
+                return _ending(earlier, failure, last_words)
     return None
+
+
+def _ending(one: ShardFailure, other: ShardFailure, last_words: dict[int, str]) -> Outcome:
+    shard = f"shard {other.shard} of " if one.shard == other.shard >= 0 else ""
+    return Outcome(
+        finished=False,
+        reason=f"{shard}step {other.step} failed on replica {one.replica} and on replica {other.replica}: "
+        f"{other.reason}",
+        replica=other.replica,
+        last_words=last_words.get(other.replica, ""),
+    )

@@ -6,8 +6,9 @@ never looks at a clock and never talks to anyone, so any leader that knows the s
 Three rules keep the training state safe, and its holders at work.
 
 *A view keeps somebody who holds the state.* The `holders` are the members of the newest view that one of
-them is known to have adopted. Suspicion alone never removes the last of them: a leader that cannot reach
-anyone has no proof that they are dead, and a view without them would lose what they have done. It waits.
+them is known to have adopted, once they say themselves that they have caught up. Suspicion alone never
+removes the last of them: a leader that cannot reach anyone has no proof that they are dead, and a view
+without them would lose what they have done. It waits.
 Proof of death (the agent saw the process exit) is another matter: then whoever is still a member takes over.
 And one that asks to leave is let go only when another holder stays, or when there is nobody to hand over to.
 
@@ -62,6 +63,8 @@ class Change:
     ready: set[int] = field(default_factory=set)
     adopted: dict[int, int] = field(default_factory=dict)
     """Member → the newest view that it has adopted."""
+    catching_up: set[int] = field(default_factory=set)
+    """Those members that do not hold the training state yet."""
     form_now: bool = False
     """Whether the first view of a lineage has waited long enough for the rest."""
     gave_up: GaveUp | None = None
@@ -79,7 +82,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     """The membership that should follow; equal to the old one when there is nothing to do."""
     if membership.outcome is not None:
         return membership
-    membership = _activated(membership, change.adopted)
+    membership = _activated(membership, change.adopted, change.catching_up)
     if not change.moves:
         return membership
     draft = _Draft(membership)
@@ -93,15 +96,23 @@ def plan(membership: Membership, change: Change) -> Membership:
     return draft.result()
 
 
-def _activated(membership: Membership, adopted: dict[int, int]) -> Membership:
-    """A view becomes active once somebody who holds the state has adopted it; from then on all of its members
-    hold the state. It need not be the newest one: planned views may be decided faster than they are adopted.
+def _activated(membership: Membership, adopted: dict[int, int], catching_up: set[int]) -> Membership:
+    """A view becomes active once somebody who holds the state has adopted it; from then on its members hold
+    the state, each as soon as it has caught up. It need not be the newest one: planned views may be decided
+    faster than they are adopted.
     """
     view, active, holders = membership.view, membership.active, membership.holders
     newest = max((adopted.get(holder.replica, 0) for holder in holders if holder in view.members), default=0)
     if active < newest <= view.number:
         active = newest
-        holders = tuple(m for m in view.members if membership.seats[m.replica].member_since <= newest)
+        holders = tuple(member for member in view.members if member in holders)
+    holders += tuple(
+        member
+        for member in view.members
+        if member not in holders
+        and member.replica in adopted.keys() - catching_up
+        and membership.seats[member.replica].member_since <= active
+    )
     # Nobody works in an earlier view than this one any more, so nobody waits for who left before it.
     oldest = min((adopted.get(member.replica, 0) for member in view.members), default=0)
     departing = tuple(m for m in membership.departing if membership.seats[m.replica].left_in > oldest)
@@ -162,7 +173,7 @@ class _Draft:
             for replica, removal in removals.items()
             if removal.leaves and self.seats[replica].process == removal.process
         }
-        heirs = any(seat.present and seat.replica not in leavers for seat in self.seats.values())
+        heirs = any(_may_inherit(seat) and seat.replica not in leavers for seat in self.seats.values())
         holding = sorted(holder.replica for holder in self.holders if self._still(holder))
         if heirs and holding and set(holding) <= leavers.keys():
             del leavers[holding[0]]
@@ -266,7 +277,8 @@ class _Draft:
     def conclude(self, change: Change) -> None:
         gave_up = change.gave_up
         self.failures = remembered(self.failures, (failure for _, failure in sorted(change.failures.items())))
-        poison = verdict(self.failures, change.last_words)
+        nobody_left = self.base.view.lineage > 0 and not any(map(self._still, self.base.view.members))
+        poison = verdict(self.failures, change.last_words, nobody_left=nobody_left)
         if poison is not None:
             self.outcome = poison
         elif gave_up is not None:
@@ -354,6 +366,11 @@ class _Draft:
             return len(before.shards)
         members = sorted(self.members(), key=lambda seat: seat.replica)
         return next((seat.shards for seat in members if seat.shards), self.base.spec.shards)
+
+
+def _may_inherit(seat: Seat) -> bool:
+    """Whether it is here to be given the training state, or may come back for it by itself."""
+    return seat.present or (seat.standing is Standing.EVICTED and not seat.left_in)
 
 
 def _runs(seat: Seat) -> bool:

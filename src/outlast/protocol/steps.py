@@ -214,10 +214,12 @@ class HandOver:
 @dataclass(frozen=True)
 class FeedAgain:
     """Send what is kept and stable to all learners once more: who sends which share has changed. A learner
-    that needs one before `first` cannot catch up any more."""
+    that needs one before `first` cannot catch up any more, nor one that is past `top`; see `fed_from`."""
 
     first: int
     last: int
+    top: int
+    """The newest record that any member has."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,9 @@ class StepCore:
         """The newest step that is known to be stable here."""
         self._fed = BLANK
         """The newest step that members of this view need not feed to learners any more."""
+        self._fed_in = 0
+        """For one who learns: the newest view that members came into out of step, and fed it again."""
+        self._fed_top = BLANK
         self._contributed = False
         self._concluded = False
         self._heard: dict[int, Holding] = {}
@@ -351,16 +356,21 @@ class StepCore:
                 return [Lost(f"nobody keeps the record of step {body.step}, which this replica lacks")]
         return []
 
-    def offered(self, step: int) -> list[StepAction]:
-        """The whole record of this step is at hand, from a feed or in answer to a wish."""
-        if step > self.newest:
+    def offered(self, step: int, view: int | None = None) -> list[StepAction]:
+        """The whole record of this step is at hand: from a feed of that view, or in answer to a wish."""
+        if step > self.newest and not self._undone(step, view):
             self._offers.add(step)
         return self._take_offers()
 
-    def loaded(self, step: int) -> list[StepAction]:
-        """The state after this step has been received (and is, or will be, loaded before anything else)."""
+    def loaded(self, step: int, view: int | None = None) -> list[StepAction]:
+        """The state after this step has been received (and is, or will be, loaded before anything else). It
+        was pinned in that view."""
         if self.newest != BLANK:
             return []
+        if self._undone(step, view):
+            return [
+                Lost(f"it was given the state after step {step}, and members only have step {self._fed_top}")
+            ]
         self._start_from(step)
         self._offers = {offer for offer in self._offers if offer > step}
         if self.mode is Mode.LOADING:
@@ -371,6 +381,25 @@ class StepCore:
         """The state after this step is ours, though not its record."""
         self.newest = self._told = self._fed = step
         self.oldest = step + 1
+
+    def fed_from(self, view: int, first: int, top: int) -> list[StepAction]:
+        """A member begins to feed again, having come into that view out of step: from that record on, and
+        the newest one that any member has is `top`. That may be less than was fed before: when all who held
+        the records after it are dead, and the one that is left was still catching up."""
+        if self.mode is not Mode.LEARNING or view < self._fed_in:
+            return []
+        began, self._fed_in, self._fed_top = view > self._fed_in, view, top
+        if began:
+            self._offers = {offer for offer in self._offers if offer <= top}
+        if BLANK < self.newest < first - 1:
+            return [Lost(f"it has records to step {self.newest}, and they begin at step {first}")]
+        if began and self.newest > top:
+            return [Lost(f"it has records to step {self.newest}, and members only to step {top}")]
+        return []
+
+    def _undone(self, step: int, view: int | None) -> bool:
+        """Whether what was sent in this view is about a step that members have gone back behind since."""
+        return view is not None and view < self._fed_in and step > self._fed_top
 
     def has_loaded(self, learner: Member) -> None:
         """A learner says that it needs no snapshot any more."""
@@ -456,7 +485,7 @@ class StepCore:
             Pin(learner, self._top, servers) for learner in self.view.learners if learner not in self._loaded
         ]
         if self.view.learners:
-            pins.append(FeedAgain(self.oldest, self._fed))
+            pins.append(FeedAgain(self.oldest, self._fed, self._top))
         return pins
 
     def _wanted(self, sender: int, first: int) -> list[StepAction]:

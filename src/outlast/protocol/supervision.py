@@ -285,7 +285,8 @@ class AgentCore:
                 continue
             if now - life.evicted_at >= self._linger_s(life):
                 life.killed = True
-                actions.append(KillReplica(replica, life.process, "was evicted and did not come back"))
+                why = "failed and did not end" if life.failing else "was evicted and did not come back"
+                actions.append(KillReplica(replica, life.process, why))
         return actions
 
     def _linger_s(self, life: _Life) -> float:

@@ -166,7 +166,8 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     active: int = 0
     """The newest view that a holder of the training state has adopted."""
     holders: tuple[Member, ...] = ()
-    """Those of its members that are still there: who is known to hold the training state."""
+    """Who is known to hold the training state: members of that view that are still there, without those that
+    were promoted and are still catching up."""
     departing: tuple[Member, ...] = ()
     """Who is out of the view by a planned change, while members may still work in a view with it."""
     working_shards: tuple[int, ...] = ()

@@ -33,6 +33,7 @@ from outlast.train.layout import Layout
 from outlast.train.ledger import Ledger
 from outlast.train.link import Link
 from outlast.train.reception import Reception
+from outlast.train.records import Record
 from outlast.train.sums import NodeSum
 from outlast.wire.handover import Handover, handover
 from outlast.wire.progress import Progress
@@ -43,17 +44,24 @@ RECORDS_BEHIND = 32
 SPARE_BYTES = 64 << 20
 
 
+StepFacts = tuple[int, int, tuple[int, ...]]
+"""A step, the view in which it was completed, and the replica that computed each of its shards."""
+
+
 class Facts:
     """What all replicas of a run must have in common beside their program; part of the state."""
 
     def __init__(self, seed: int, shards: int, fingerprint: Fingerprint | None) -> None:
         self.seed = seed
         self.shards = shards
+        self.last: StepFacts = (0, 0, ())
+        """Whoever is given the state may be the only one who survives to write this down."""
+        self.given: StepFacts | None = None
         self._fingerprint = fingerprint
 
     def state_dict(self) -> dict[str, Any]:
         print_ = None if self._fingerprint is None else msgspec.to_builtins(self._fingerprint)
-        return {"seed": self.seed, "shards": self.shards, "fingerprint": print_}
+        return {"seed": self.seed, "shards": self.shards, "last": self.last, "fingerprint": print_}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["shards"] != self.shards:
@@ -67,6 +75,7 @@ class Facts:
                 raise ConfigError(" ".join(found))
         # A seed that was not set by the script may be anything; the run's counts.
         self.seed = state["seed"]
+        self.last = self.given = state["last"]
 
 
 class Parts:
@@ -97,7 +106,8 @@ class Parts:
         self._model = model
         self._known = {id(parameter) for parameter in model.parameters()}
         self._ledger = ledger
-        engine.conduct.keep_stable = ledger is not None
+        if ledger is not None:
+            engine.conduct.on_stable = self._write_down
 
     def load(self, step: int, shard: int) -> tuple[float, Any]:
         """A shard's number of samples, and its batch."""
@@ -109,24 +119,28 @@ class Parts:
         samples = len(self.data.shards_of(step, self.shard_count)[shard])
         return samples, self.data.load(step, shard, self.shard_count, keep_randomness=False)
 
-    def finished(self, step: int) -> None:
-        """A step has been applied."""
+    def finished(self, record: Record) -> None:
+        """The record of a step has been applied."""
         if self.data is not None:
-            self.data.completed_steps = step
-        if self._ledger is not None:
-            self.write_ledger()
+            self.data.completed_steps = record.step
+        self.facts.last = (record.step, record.note.view, record.note.shards)
 
-    def write_ledger(self) -> None:
-        if self._ledger is None or self.data is None:
-            return
-        for record in self.engine.take_stable():
-            shards = dict(enumerate(record.note.shards))
-            samples = {
-                shard: self.data.samples(record.step, shard, self.shard_count).indices
-                for shard, replica in shards.items()
-                if replica == self.replica
-            }
-            self._ledger.write(step=record.step, view=record.note.view, shards=shards, samples=samples)
+    def _write_down(self, record: Record) -> None:
+        """A step has become stable. Called under the engine's lock, before anybody is told of it."""
+        given, self.facts.given = self.facts.given, None
+        if given is not None and given[0] == record.step - 1:
+            # Of the step whose state this replica was given, nobody else may have lived to write.
+            self._write(*given)
+        self._write(record.step, record.note.view, record.note.shards)
+
+    def _write(self, step: int, view: int, owners: tuple[int, ...]) -> None:
+        assert self._ledger is not None and self.data is not None
+        samples = {
+            shard: self.data.samples(step, shard, self.shard_count).indices
+            for shard, replica in enumerate(owners)
+            if replica == self.replica
+        }
+        self._ledger.write(step=step, view=view, shards=dict(enumerate(owners)), samples=samples)
 
     def unknown_parameters(self) -> list[str]:
         return [name for name, p in self._model.named_parameters() if id(p) not in self._known]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from outlast import crashpoints as crash
@@ -77,9 +77,8 @@ class Conduct:
         self.applied = -1
         """The step whose result the model holds; -1 while it holds nothing that counts."""
         self.records: dict[int, Record] = {}
-        self.stable: list[Record] = []
-        """Records that have become stable, if `keep_stable`, until somebody takes them."""
-        self.keep_stable = False
+        self.on_stable: Callable[[Record], None] | None = None
+        """Told of each record that becomes stable, before anybody else is given it."""
         self.over: str | None = None
         """Why this life is over, if it is."""
         self.outcome: Outcome | None = None
@@ -136,8 +135,8 @@ class Conduct:
                     crash.reach("gather", action.step)
                 case Stable():
                     record = self.records.get(action.step)
-                    if record is not None and self.keep_stable:
-                        self.stable.append(record)
+                    if record is not None and self.on_stable is not None:
+                        self.on_stable(record)
                 case Feed():
                     self._giving.feed(self.records.get(action.step), self.view, self.header(Kind.NOTE))
                 case FeedAgain():

@@ -188,12 +188,6 @@ class Engine:
         """The shards that are this replica's in the view in force."""
         return self._exchange.plan.shards if self._exchange.in_view else ()
 
-    def take_stable(self) -> list[Record]:
-        """The records that have become stable since the last time, if they are kept."""
-        with self._changed:
-            stable, self.conduct.stable = self.conduct.stable, []
-        return stable
-
     def leave_loop(self) -> None:
         """The training loop is over here: stay until everybody holds the last record."""
         while True:

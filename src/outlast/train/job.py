@@ -16,7 +16,6 @@ The rules of the loop are checked, and every error names the replica and the ste
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -37,6 +36,7 @@ CHECK_EVERY = 100
 """Steps between two looks at the model's list of parameters, which takes a while for large models."""
 
 CHECK_FIRST = 3
+REASON_CHARS = 200
 
 
 class Step:
@@ -46,6 +46,7 @@ class Step:
         self._job = job
         self._parts = job._parts
         self._begun = False
+        self._left = False
         self._shard = -1
         self._record: Record | None = None
 
@@ -84,7 +85,7 @@ class Step:
         try:
             self._parts.gradients.backward(loss, weight, retain_graph=retain_graph)
         except ConfigError as error:
-            raise self._wrong(str(error)) from error
+            raise self._wrong(str(error)) from None
 
     def _shards(self) -> Iterator[Any]:
         engine, gradients, progress = self._parts.engine, self._parts.gradients, self._parts.progress
@@ -211,14 +212,14 @@ class Job:
             # The loop was left in the body of a step whose update has been made.
             self._finish(self._step)
         self._parts.engine.leave_loop()
-        self._parts.write_ledger()
         if self._parts.progress is not None:
             self._parts.progress.enter(Phase.DONE)
 
     def _finish(self, step: Step) -> None:
         engine = self._parts.engine
+        assert step._record is not None
         engine.apply(step.number)
-        self._parts.finished(step.number)
+        self._parts.finished(step._record)
         self._step = None
         if engine.leave_requested:
             engine.leave()
@@ -226,7 +227,7 @@ class Job:
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, SystemExit | GeneratorExit) or self._parts.engine.conduct.closed:
             return
-        first_line = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+        first_line = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_CHARS]
         shard = self._step._shard if self._step is not None else -1
         with contextlib.suppress(OSError, OutlastError):
             self._parts.engine.fail(first_line, shard)
@@ -249,6 +250,8 @@ class Job:
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         step = self._step
+        if step is not None and step._left:
+            raise self._left_early(step)
         if step is not None and step._begun and not step.done:
             raise step._wrong(
                 f"{type(optimizer).__name__}.step() was called inside the loop over the shards. The gradient "

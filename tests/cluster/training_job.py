@@ -1,0 +1,101 @@
+"""The script of the whole-cluster training tests: small, and with everything that makes exactness hard.
+
+BatchNorm, dropout, random transforms in the dataset, AdamW, a schedule, clipping, a last batch that leaves a
+shard empty. A shard takes `--pace` seconds, and in the second half of the run three times as long, until a
+file says that the test has had enough of it; the bits do not depend on that. At the end, each replica prints
+the hash of its state.
+"""
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import outlast
+from outlast.state.digest import state_digest
+from outlast.testing.crash import crash_by_plan
+
+SAMPLES = 99
+GLOBAL_BATCH = 24
+
+
+class Noisy(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Each look at a sample draws from every generator."""
+
+    def __init__(self) -> None:
+        self._x = torch.randn(SAMPLES, 16, generator=torch.Generator().manual_seed(5))
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        x = self._x[index]
+        sign = -1.0 if random.random() < 0.1 else 1.0
+        noise = torch.randn(16) * 0.1 + float(np.random.rand()) * 0.1
+        return x * sign + noise, int(x.sum() > 0)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 64)
+        # Over 4 values of a sample, so that a shard may have a single one.
+        self.norm = nn.BatchNorm1d(16)
+        self.drop = nn.Dropout(0.1)
+        self.last = nn.Linear(64, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.first(x).view(-1, 16, 4)).relu().flatten(1)
+        return self.last(self.drop(hidden))
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--steps", type=int, default=100)
+    arguments.add_argument("--shards", type=int)
+    arguments.add_argument("--pace", type=float, default=0.0)
+    arguments.add_argument("--enough", type=Path)
+    arguments.add_argument("--ledger")
+    arguments.add_argument("--workers", type=int, default=0)
+    arguments.add_argument("--crash", default="")
+    arguments.add_argument("--fail", default="", metavar="STEP:REPLICA", help="an error of the script's own")
+    options = arguments.parse_args()
+    crash_by_plan(options.crash)
+    fail_step, _, fail_replica = options.fail.partition(":")
+    paced = options.pace > 0
+
+    outlast.seed(3)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 15, 0.8)
+    data = outlast.Data(Noisy(), global_batch=GLOBAL_BATCH, seed=7, num_workers=options.workers)
+    with outlast.join(
+        model=model,
+        optimizer=optimizer,
+        data=data,
+        state={"schedule": schedule},
+        shards=options.shards,
+        ledger=options.ledger,
+    ) as job:
+        print("joined at", job.steps_done, flush=True)
+        for step in job.steps(options.steps):
+            for x, y in step:
+                if paced:
+                    time.sleep(options.pace if step.number < options.steps // 2 else 3 * options.pace)
+                if str(step.number) == fail_step and fail_replica in ("all", str(job.replica)):
+                    raise RuntimeError(f"a mistake at step {step.number}")
+                step.backward(nn.functional.cross_entropy(model(x), y))
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            paced = paced and not (options.enough is not None and options.enough.exists())
+    print("HASH", state_digest(model, optimizer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

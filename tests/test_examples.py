@@ -1,0 +1,43 @@
+"""The examples do what they say: the same weights alone and as several replicas, whatever happens to them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+# Each runs two trainings, one after the other.
+pytestmark = pytest.mark.timeout(450)
+
+
+def run(*command: str, home: Path) -> str:
+    """What an example prints, replicas' numbers left out."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "OUTLAST_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.sub(r"^\[\d\] ", "", done.stdout, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["digits", "convnet", "chargpt"])
+def test_an_example_learns_the_same_alone_and_as_two(name: str, tmp_path: Path) -> None:
+    script = [str(EXAMPLES / f"{name}.py"), "--steps", "20"]
+    alone = run(*script, home=tmp_path)
+    assert re.search(r"optimizer: [0-9a-f]{16}$", alone, flags=re.MULTILINE)
+    assert run("-m", "outlast", "run", "-n", "2", *script, home=tmp_path) == alone
+
+
+def test_the_demo_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
+    told = run(str(EXAMPLES / "demo.py"), "--seed", "7", home=tmp_path)
+    assert told.count("demo: kill -9") == 3
+    assert told.count("is back after") == 3
+    assert "each sample exactly once per pass" in told
+    assert "bit for bit" in told

@@ -1,0 +1,140 @@
+"""Snapshots: shares of several givers become one state, and shares of two snapshots never mix."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from outlast.errors import ProtocolError
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import Kind
+from outlast.protocol.steps import Pin
+from outlast.protocol.views import Member
+from outlast.state import image as images
+from outlast.state.digest import state_digest
+from outlast.state.training import TrainingState
+from outlast.train import snapshots
+from outlast.train.snapshots import Arrival, Copy
+
+PIECE_BYTES = 256
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several pieces of a small state."""
+    monkeypatch.setattr(snapshots, "pieces", lambda total: images.pieces(total, PIECE_BYTES))
+    monkeypatch.setattr(snapshots, "Assembly", lambda image: images.Assembly(image, PIECE_BYTES))
+
+
+def trained(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(6, 8)).square().mean().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
+    return TrainingState(model, {"optimizer": optimizer})
+
+
+def pin(servers: tuple[int, ...], step: int = 5) -> Pin:
+    return Pin(step=step, to=Member(9, 1), servers=servers)
+
+
+def head(kind: Kind, index: int = 0, size: int = 0, *, view: int = 2, step: int = 5) -> Header:
+    return Header(kind, view=view, step=step, lo=index, size=size)
+
+
+def give(arrival: Arrival, copied: Copy, *, view: int = 2, skip: int = -1) -> bool:
+    """Whether that completed it."""
+    arrival.described(head(Kind.IMAGE, view=view), copied.image)
+    done = False
+    for index, memory in copied:
+        if index == skip:
+            continue
+        header = head(Kind.PIECE, index, memory.nbytes, view=view)
+        slot = arrival.slot(header)
+        if slot is not None:
+            slot[:] = memory
+            done |= arrival.arrived(header)
+    return done
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_the_shares_of_all_givers_are_the_state(count: int) -> None:
+    model, optimizer = trained(1)
+    servers = tuple(range(count))
+    copies = [Copy(state_of(model, optimizer), pin(servers), replica, {}) for replica in servers]
+    # A giver trains on while its share travels.
+    expected = state_digest(model, optimizer)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    arrival = Arrival()
+    assert [give(arrival, copied) for copied in copies] == [False] * (count - 1) + [True]
+    assert arrival.complete and (arrival.view, arrival.step) == (2, 5)
+    other, its_optimizer = trained(2)
+    state_of(other, its_optimizer).load(arrival.image, arrival.tensors())
+    assert state_digest(other, its_optimizer) == expected
+
+
+def test_buffers_are_given_as_they_were_when_the_step_began() -> None:
+    model, optimizer = trained(1)
+    buffers = dict(model.named_buffers())
+    before = {id(tensor): tensor.clone() for tensor in buffers.values()}
+    expected = copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        model[1].running_mean.add_(3)
+    arrival = Arrival()
+    assert give(arrival, Copy(state_of(model, optimizer), pin((0,)), 0, before))
+    other, its_optimizer = trained(2)
+    state_of(other, its_optimizer).load(arrival.image, arrival.tensors())
+    assert torch.equal(other.state_dict()["1.running_mean"], expected["1.running_mean"])
+
+
+def test_a_later_view_begins_anew_and_an_earlier_one_is_not_listened_to() -> None:
+    old, new = (Copy(state_of(*trained(seed)), pin((0,)), 0, {}) for seed in (1, 2))
+    arrival = Arrival()
+    assert not give(arrival, old, view=2, skip=0)
+    assert not give(arrival, new, view=3, skip=0)
+    assert not give(arrival, old, view=2), "not even the piece that it lacks"
+    assert arrival.view == 3
+    assert give(arrival, new, view=3)
+    other, its_optimizer = trained(3)
+    state_of(other, its_optimizer).load(arrival.image, arrival.tensors())
+    assert state_digest(other, its_optimizer) == state_digest(*trained(2))
+
+
+def test_a_piece_before_its_description_has_no_place() -> None:
+    arrival = Arrival()
+    assert arrival.slot(head(Kind.PIECE, 0, PIECE_BYTES)) is None
+    assert not arrival.arrived(head(Kind.PIECE, 0, PIECE_BYTES))
+    assert not arrival.complete
+
+
+def test_a_piece_of_the_wrong_size_or_number_is_refused() -> None:
+    arrival = Arrival()
+    arrival.described(head(Kind.IMAGE), Copy(state_of(*trained(1)), pin((0,)), 0, {}).image)
+    for wrong in (head(Kind.PIECE, 0, PIECE_BYTES - 1), head(Kind.PIECE, 10_000, PIECE_BYTES)):
+        with pytest.raises(ProtocolError, match="after step 5 has a wrong size"):
+            arrival.slot(wrong)
+
+
+def test_members_whose_states_differ_are_noticed() -> None:
+    model, optimizer = trained(1)
+    arrival = Arrival()
+    arrival.described(head(Kind.IMAGE), Copy(state_of(model, optimizer), pin((0,)), 0, {}).image)
+    optimizer.param_groups[0]["lr"] = 0.5
+    with pytest.raises(ProtocolError, match="two members hold different states after step 5"):
+        arrival.described(head(Kind.IMAGE), Copy(state_of(model, optimizer), pin((0,)), 0, {}).image)
+
+
+def test_a_complete_snapshot_is_complete_once() -> None:
+    copied = Copy(state_of(*trained(1)), pin((0,)), 0, {})
+    arrival = Arrival()
+    assert give(arrival, copied)
+    assert not give(arrival, copied)
+    assert arrival.complete
