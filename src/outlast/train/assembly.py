@@ -128,7 +128,7 @@ class Parts:
     def _write_down(self, record: Record) -> None:
         """A step has become stable. Called under the engine's lock, before anybody is told of it."""
         given, self.facts.given = self.facts.given, None
-        if given is not None and given[0] == record.step - 1:
+        if given is not None and 0 < given[0] == record.step - 1:
             # Of the step whose state this replica was given, nobody else may have lived to write.
             self._write(*given)
         self._write(record.step, record.note.view, record.note.shards)

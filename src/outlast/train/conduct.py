@@ -102,20 +102,25 @@ class Conduct:
     # What decides for the link; called under the lock.
 
     def received(self, message: Message, now: float) -> list[MemberAction]:
-        self.act(self.participant.received(message, now))
-        return []
+        return self._carry_out(lambda: self.participant.received(message, now))
 
     def tick(self, now: float) -> list[MemberAction]:
         self._look_at_connections(now)
-        self.act(self.participant.tick(now))
-        return []
+        return self._carry_out(lambda: self.participant.tick(now))
 
     def tell(self, now: float) -> list[MemberAction]:
-        self.act(self.participant.tell(now))
-        return []
+        return self._carry_out(lambda: self.participant.tell(now))
 
     def rejoin(self, now: float) -> list[MemberAction]:
-        self.act(self.participant.rejoin(now))
+        return self._carry_out(lambda: self.participant.rejoin(now))
+
+    def _carry_out(self, decide: Callable[[], list[Action]]) -> list[MemberAction]:
+        """Everything is done here, the link's own part included."""
+        try:
+            self.act(decide())
+        except Exception as error:
+            self.break_down(error)
+            raise
         return []
 
     # What the cores want done. Under the lock, in any thread.

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import PART, Kind, Way, decode
 from outlast.protocol.member import Frame
@@ -69,7 +70,11 @@ class Reception:
         with self._changed:
             try:
                 self._arrived(sender, header, payload)
-            except AssertionError as error:
+            except ProtocolError:
+                # The peer's fault, which costs it the connection.
+                raise
+            except Exception as error:
+                # Ours: something was decided and not carried out, so this replica cannot go on.
                 self._broken(error)
                 raise
 
