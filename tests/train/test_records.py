@@ -112,7 +112,7 @@ def test_there_is_an_end_to_what_an_inbox_holds() -> None:
     for step in range(INBOX_MOST + 5):
         slot = inbox.slot(Header(Kind.SHARE, flags=Way.STABLE, step=step, lo=0, size=4))
         assert (slot is None) == (step >= INBOX_MOST)
-    inbox.forget(9)
+    inbox.drop_after(9)
     assert inbox.slot(Header(Kind.SHARE, flags=Way.STABLE, step=INBOX_MOST, lo=0, size=4)) is not None
 
 

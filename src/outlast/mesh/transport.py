@@ -6,10 +6,11 @@ between those who stay are not touched. A connection that is lost is made anew f
 frames that were under way are lost, and `lost` and `connected` tell the sink so.
 
 Threads: `open` starts one, the I/O thread. It alone reads, dials, closes, and calls the sink, with no lock
-held. Everything public may be called from any thread, the sink's own calls included, and never waits for a
-peer; only `close` waits, and not in the I/O thread. What another thread decides about connections (`peers`,
-`live`, `drop`) holds for `send` at once, and the sink hears of it soon after. A frame that the I/O thread is
-handing to the sink at that very moment still arrives; whoever must know better looks at its view.
+held; unless another thread, which waits for what comes, does all of that in its place (`attend`). Everything
+public may be called from any thread, the sink's own calls included, and never waits for a peer; only `close`
+waits, and not in the I/O thread. What another thread decides about connections (`peers`, `live`, `drop`)
+holds for `send` at once, and the sink hears of it soon after. A frame that the I/O thread is handing to the
+sink at that very moment still arrives; whoever must know better looks at its view.
 """
 
 import logging
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 MAX_QUEUED_BYTES = 256 << 20
 SCRATCH_BYTES = 1 << 20
 FLUSH_WITHIN_S = 1.0
+GUEST_RETURNS_S = 0.003
+"""A guest that leaves the helm is likely to be back within this time; only then the I/O thread takes over."""
 
 
 class Mesh:
@@ -85,6 +88,10 @@ class Mesh:
         self._closing = False
         self._closed = False
         self._flush_within_s = FLUSH_WITHIN_S
+        # Whose turn it is: the I/O thread's, or that of a guest that waits for what comes.
+        self._helm = threading.Lock()
+        self._guest: int | None = None
+        self._guest_left_at = float("-inf")
         # Of the I/O thread: when each connection that the sink knows of was made, and which life is lived.
         self._since: dict[Connection, float] = {}
         self._living: int | None = None
@@ -171,6 +178,35 @@ class Mesh:
                 self._doom([connection], why)
                 self._call()
 
+    def announce(self) -> None:
+        """The calling thread is about to `attend`: from now on `call_guest` reaches it."""
+        self._guest = threading.get_ident()
+
+    def attend(self, timeout_s: float) -> None:
+        """Do the I/O thread's work in the calling thread, until something has happened or time is up.
+
+        For a thread that waits for what comes over the mesh: a step of a small model takes a millisecond, and
+        handing its frames from thread to thread would take as long."""
+        try:
+            if not self._helm.acquire(blocking=False):
+                self._poller.ring()
+                self._helm.acquire()
+            try:
+                if not self._closing:
+                    self._turn(timeout_s)
+            finally:
+                self._helm.release()
+        finally:
+            self._guest_left_at = time.monotonic()
+            self._guest = None
+
+    def call_guest(self) -> None:
+        """End the present or announced `attend` of another thread soon."""
+        if self._guest is not None and self._guest != threading.get_ident():
+            with self._lock:
+                if not self._closed:
+                    self._poller.ring()
+
     def close(self, flush_within_s: float = FLUSH_WITHIN_S) -> None:
         """Send what is queued, for at most so long, and end everything. Any number of times."""
         with self._lock:
@@ -206,19 +242,29 @@ class Mesh:
     def _run(self) -> None:
         try:
             while not self._closing:
-                try:
-                    wait_s = self._door.wait_s()
-                    self._poller.turn(wait_s)
-                    if self._changed:
-                        self._carry_out()
-                    if wait_s is not None:
-                        self._door.tick()
-                except Exception:
-                    # Peers must not suffer from a mistake here that one of them has brought to light.
-                    log.exception("the mesh goes on after an error of its own")
-            self._say_farewell()
+                if self._guest is not None or time.monotonic() - self._guest_left_at < GUEST_RETURNS_S:
+                    time.sleep(GUEST_RETURNS_S)
+                    continue
+                with self._helm:
+                    self._turn(None)
+            with self._helm:
+                self._say_farewell()
         finally:
             self._let_go()
+
+    def _turn(self, timeout_s: float | None) -> None:
+        """Wait for something to happen, and deal with it. For whoever is at the helm."""
+        try:
+            wait_s = self._door.wait_s()
+            bounds = [bound for bound in (wait_s, timeout_s) if bound is not None]
+            self._poller.turn(min(bounds, default=None))
+            if self._changed:
+                self._carry_out()
+            if wait_s is not None:
+                self._door.tick()
+        except Exception:
+            # Peers must not suffer from a mistake here that one of them has brought to light.
+            log.exception("the mesh goes on after an error of its own")
 
     def _carry_out(self) -> None:
         with self._lock:
@@ -320,6 +366,7 @@ class Mesh:
         for connection in [*self._connections.values(), *self._since]:
             connection.abandon()
         self._lock = threading.Lock()
+        self._helm = threading.Lock()
         self._thread = None
         self._closing = True
         self._sockets.close_inherited()

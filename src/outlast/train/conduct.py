@@ -154,7 +154,7 @@ class Conduct:
                         self._link.perform([action])
                 case _:
                     self._concern(action)
-                    self.changed.notify_all()
+                    self.wake()
 
     def _concern(self, action: Action) -> None:
         """What the training thread may be waiting for."""
@@ -215,15 +215,16 @@ class Conduct:
         if self._progress is not None:
             self._progress.advance(step)
 
-    def give_up(self, reason: str) -> None:
-        """This life cannot go on; the training thread begins another one."""
-        self.over = reason
-        self.changed.notify_all()
-
     def break_down(self, error: Exception) -> None:
         """A promise of our own is broken; the training thread has to know."""
         self.failure = error
+        self.wake()
+
+    def wake(self) -> None:
+        """The training thread may have something to do; it waits for us, or for the mesh."""
         self.changed.notify_all()
+        if self._mesh is not None:
+            self._mesh.call_guest()
 
     def header(self, kind: Kind, step: int = 0) -> Header:
         return Header(kind, incarnation=self.core.incarnation, view=self.view.number, step=step)

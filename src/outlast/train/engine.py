@@ -111,8 +111,8 @@ class Engine:
             self._supply,
             self._changed,
             act=self.conduct.act,
-            give_up=self.conduct.give_up,
             broken=self.conduct.break_down,
+            wake=self.conduct.wake,
             connected=self._post.connected,
             lost=self.conduct.lost,
         )
@@ -254,7 +254,19 @@ class Engine:
             if not waiting:
                 self._enter(Phase.WAITING)
                 waiting = True
+            self._wait()
+
+    def _wait(self) -> None:
+        """Until something happens. What it waits for comes over the mesh, so it serves that meanwhile."""
+        if self._mesh is None:
             self._changed.wait(LOOK_AGAIN_S)
+            return
+        self._mesh.announce()
+        self._changed.release()
+        try:
+            self._mesh.attend(LOOK_AGAIN_S)
+        finally:
+            self._changed.acquire()
 
     def _step_work(self) -> int | Record | None:
         step = self.applied + 1

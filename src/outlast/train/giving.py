@@ -75,7 +75,7 @@ class Giving:
         steps = [step for step in range(again.first, again.last + 1) if step in records]
         first = min(steps, default=again.last + 1)
         for learner in view.learners:
-            self._post.send(learner, header._replace(kind=Kind.FEED_FROM, step=first))
+            self._post.send(learner, header._replace(kind=Kind.FEED_FROM, step=first, offset=again.top))
         for step in steps:
             self.feed(records[step], view, header)
 

@@ -20,7 +20,7 @@ from outlast.mesh.frames import Header
 from outlast.mesh.kinds import PART, Kind, Way, decode
 from outlast.protocol.member import Frame
 from outlast.protocol.participant import Action, Participant
-from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Mode, Part, Sum, Want, Whole
+from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Part, Sum, Want, Whole
 from outlast.protocol.views import Member, View
 from outlast.train.exchange import Exchange
 from outlast.train.post import room
@@ -40,8 +40,8 @@ class Reception:
         changed: threading.Condition,
         *,
         act: Callable[[list[Action]], None],
-        give_up: Callable[[str], None],
         broken: Callable[[Exception], None],
+        wake: Callable[[], None],
         connected: Callable[[Member], None],
         lost: Callable[[Member], None],
     ) -> None:
@@ -50,8 +50,8 @@ class Reception:
         self._supply = supply
         self._changed = changed
         self._act = act
-        self._give_up = give_up
         self._broken = broken
+        self._wake = wake
         self._connected = connected
         self._lost = lost
 
@@ -124,9 +124,8 @@ class Reception:
                 if payload is not None and self._wants(header):
                     self._record(sender, header, payload, now)
             case Kind.FEED_FROM:
-                steps = self._participant.steps
-                if steps.mode is Mode.LEARNING and BLANK < steps.newest < header.step - 1:
-                    self._give_up(f"it has records to step {steps.newest}, and they begin at {header.step}")
+                self._supply.fed_again(header.view, header.offset)
+                self._act(self._participant.fed_from(header.view, header.step, header.offset, now))
             case Kind.IMAGE:
                 self._supply.heard(now)
                 if self._participant.steps.newest == BLANK:
@@ -142,8 +141,8 @@ class Reception:
     def _look_at_state(self, now: float) -> None:
         arrival = self._supply.arrival
         if arrival.complete and self._participant.steps.newest == BLANK:
-            self._act(self._participant.loaded(arrival.step, now))
-            self._changed.notify_all()
+            self._act(self._participant.loaded(arrival.step, now, arrival.view))
+            self._wake()
 
     def _record(self, sender: Member, header: Header, payload: memoryview, now: float) -> None:
         record = self._supply.came(header, payload)
@@ -151,7 +150,7 @@ class Reception:
             return
         match header.flags:
             case Way.STABLE:
-                self._act(self._participant.offered(record.step, now))
+                self._act(self._participant.offered(record.step, now, header.view))
             case Way.WHOLE:
                 self._frame(sender, header, Whole(record.step))
             case Way.HANDED:

@@ -82,9 +82,9 @@ class Inbox:
         """A view has ended: what counted in it alone is void."""
         self._arriving = {key: entry for key, entry in self._arriving.items() if key[1] == 0}
 
-    def forget(self, newest: int) -> None:
-        """Records up to this one are held already."""
-        self._arriving = {key: entry for key, entry in self._arriving.items() if key[0] > newest}
+    def drop_after(self, step: int) -> None:
+        """What is arriving of later steps is void."""
+        self._arriving = {key: entry for key, entry in self._arriving.items() if key[0] <= step}
 
     def slot(self, header: Header) -> memoryview | None:
         """Where a share belongs; None if it is not needed (any more)."""

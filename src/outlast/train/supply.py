@@ -19,6 +19,7 @@ class Supply:
     def __init__(self, vectors: FlatPool) -> None:
         self._inbox = Inbox(vectors)
         self._offered: dict[int, Record] = {}
+        self._fed_in = 0
         self.arrival = Arrival()
         self._begun_at = self._heard_at = time.monotonic()
 
@@ -26,6 +27,7 @@ class Supply:
         """A new life begins: nothing that was given to the old one counts."""
         self._inbox.clear()
         self._offered.clear()
+        self._fed_in = 0
         self.arrival = Arrival()
         self._begun_at = self._heard_at = time.monotonic()
 
@@ -43,6 +45,14 @@ class Supply:
     def silent_s(self, now: float) -> float:
         """For how long nothing of a snapshot has come."""
         return now - self._heard_at
+
+    def fed_again(self, view: int, top: int) -> None:
+        """Members came into a view out of step, and their newest record is `top`. What was given after that
+        by those who are dead now will be done again, perhaps differently."""
+        if view > self._fed_in:
+            self._fed_in = view
+            self._inbox.drop_after(top)
+            self._offered = {step: record for step, record in self._offered.items() if step <= top}
 
     def take(self, step: int) -> Record | None:
         """The record of a step, if it was given."""
