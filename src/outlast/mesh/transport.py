@@ -91,6 +91,7 @@ class Mesh:
         # Whose turn it is: the I/O thread's, or that of a guest that waits for what comes.
         self._helm = threading.Lock()
         self._guest: int | None = None
+        self._called = False
         self._guest_left_at = float("-inf")
         # Of the I/O thread: when each connection that the sink knows of was made, and which life is lived.
         self._since: dict[Connection, float] = {}
@@ -180,6 +181,7 @@ class Mesh:
 
     def announce(self) -> None:
         """The calling thread is about to `attend`: from now on `call_guest` reaches it."""
+        self._called = False
         self._guest = threading.get_ident()
 
     def attend(self, timeout_s: float) -> None:
@@ -193,7 +195,8 @@ class Mesh:
                 self._helm.acquire()
             try:
                 if not self._closing:
-                    self._turn(timeout_s)
+                    # The I/O thread may have heard the bell that was meant for us.
+                    self._turn(0.0 if self._called else timeout_s)
             finally:
                 self._helm.release()
         finally:
@@ -203,6 +206,7 @@ class Mesh:
     def call_guest(self) -> None:
         """End the present or announced `attend` of another thread soon."""
         if self._guest is not None and self._guest != threading.get_ident():
+            self._called = True
             with self._lock:
                 if not self._closed:
                     self._poller.ring()
