@@ -7,6 +7,10 @@
     │   └── ScriptNotFound    the training script is not there
     ├── JobFailed             the job ended without finishing
     │   └── ScriptFailed      a replica kept failing; carries its last words
+    ├── DataError             the training data could not be had
+    │   ├── DatasetChanged    the dataset has another length than at the start
+    │   ├── SampleFailed      the dataset, or collate_fn, raised: that error is the cause
+    │   └── WorkerDied        a loading process ended without being asked to
     ├── AddressInUse          somebody else listens on the port
     ├── StoreError            the coordinator's store
     │   ├── StoreFull         no space is left; nothing was lost, nothing was decided
@@ -56,6 +60,22 @@ class ScriptFailed(JobFailed):
     def __init__(self, message: str, last_words: str = "") -> None:
         super().__init__(message)
         self.last_words = last_words
+
+
+class DataError(OutlastError):
+    """The training data could not be had. The message names the step, and if known shard and sample."""
+
+
+class DatasetChanged(DataError):
+    """Positions no longer mean the same samples."""
+
+
+class SampleFailed(DataError):
+    """The original error is the `__cause__`."""
+
+
+class WorkerDied(DataError):
+    pass
 
 
 class AddressInUse(OutlastError):

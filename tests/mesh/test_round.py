@@ -43,7 +43,7 @@ class Team:
         self.result_count = 0
 
     def _round(self, view: View, replica: int, buckets: Sequence[tuple[int, int]]) -> Round:
-        def scatter(owner: int, bucket: int, node: Node, memory: memoryview) -> None:
+        def scatter(owner: int, bucket: int, node: Node, memory: memoryview, keep: object) -> None:
             self._pipe(replica, owner).append(("scatter", bucket, node, bytes(memory)))
 
         def result(bucket: int, memory: memoryview) -> None:

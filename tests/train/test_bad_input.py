@@ -127,7 +127,7 @@ def test_the_optimizer_after_a_break(bench: Bench) -> None:
                 bench.optimizer.step()
 
     before = bench.model.weight.detach().clone()
-    with refused("", "replica 0, step 1"):
+    with refused("left before its end", "replica 0, step 1"):
         train()
     assert torch.equal(bench.model.weight, before), "half a gradient was applied"
 

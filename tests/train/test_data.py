@@ -9,9 +9,8 @@ import torch
 from sample_datasets import Noisy, NoisyMany, Plain, Stubborn, Unlucky
 from torch.utils.data import IterableDataset, TensorDataset
 
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, DatasetChanged, SampleFailed
 from outlast.train.data import Data
-from outlast.train.data_errors import DatasetChanged, SampleFailed
 
 STEPS, SHARDS = 4, 3
 

@@ -9,17 +9,25 @@ from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, NodeNote, PartNote
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
-from outlast.train.exchange import Exchange
+from outlast.train.exchange import ROUNDS_MOST, Exchange
+from outlast.train.flats import FlatPool
 from outlast.train.layout import Layout
 from outlast.train.sums import NodeSum
 
 LAYOUT = Layout(nn.Linear(5, 4, bias=False))
+POOL = FlatPool(LAYOUT.size, LAYOUT.dtype)
 ME, PEER = Member(0, 1), Member(1, 1)
 
 
 class Sent(list[tuple[int, Header, bytes]]):
-    def __call__(self, replica: int, header: Header, memory: memoryview, _more: bool) -> None:
+    """Remembers what was sent, and like a queue keeps what has to live until it has left."""
+
+    def __init__(self) -> None:
+        self.kept: list[object] = []
+
+    def __call__(self, replica: int, header: Header, memory: memoryview, keep: object, _more: bool) -> None:
         self.append((replica, header, bytes(memory)))
+        self.kept.append(keep)
 
 
 def view(number: int, *, members: tuple[Member, ...] = (ME, PEER)) -> View:
@@ -30,13 +38,14 @@ def view(number: int, *, members: tuple[Member, ...] = (ME, PEER)) -> View:
 
 def exchange_in(number: int) -> tuple[Exchange, Sent]:
     sent = Sent()
-    exchange = Exchange(LAYOUT, 0, sent)
+    exchange = Exchange(LAYOUT, 0, POOL, sent)
     exchange.adopt(view(number))
     return exchange, sent
 
 
 def contribution(shard: int, value: float) -> NodeSum:
-    return NodeSum(Node(shard, shard + 1), torch.full((20,), value), weight=1.0, loss=value, mask=1)
+    flat = POOL.take().fill_(value)
+    return NodeSum(Node(shard, shard + 1), flat, weight=1.0, loss=value, mask=1)
 
 
 def scatter(view_number: int, step: int = 1) -> Header:
@@ -135,3 +144,22 @@ def test_a_peer_may_be_a_step_ahead() -> None:
     exchange.contribute(2, [contribution(0, 1.0)], pending=0)
     assert exchange.round(1).record[0] == 5.0
     assert exchange.round(2).record[0] == 3.0
+
+
+def test_what_waits_to_be_sent_is_not_written_to() -> None:
+    exchange, sent = exchange_in(3)
+    mine = contribution(0, 1.0)
+    exchange.contribute(1, [mine], pending=0)
+    POOL.give_back(mine.flat)
+    other = POOL.take()
+    assert other is not mine.flat
+    sent.kept.clear()
+    assert POOL.take() is mine.flat
+
+
+def test_a_peer_that_runs_far_ahead_is_refused() -> None:
+    exchange, _ = exchange_in(3)
+    for step in range(1, ROUNDS_MOST + 1):
+        exchange.destination(PEER, scatter(3, step))
+    with pytest.raises(ProtocolError, match="far ahead"):
+        exchange.destination(PEER, scatter(3, ROUNDS_MOST + 1))

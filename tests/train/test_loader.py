@@ -12,9 +12,9 @@ import pytest
 import torch
 from sample_datasets import Plain, Unlucky
 
+from outlast.errors import SampleFailed, WorkerDied
 from outlast.kinship import alive, children_of
 from outlast.train.data import Data
-from outlast.train.data_errors import SampleFailed, WorkerDied
 from outlast.train.loader import Loader
 
 

@@ -45,7 +45,7 @@ class _Piece(NamedTuple):
 
 
 class Connection:
-    """`send`, `fail` and the counters are for any thread, all else for the I/O thread."""
+    """`send`, `stop` and the counters are for any thread, all else for the one at the helm of the mesh."""
 
     def __init__(
         self, sock: socket.socket, peer: Member, incarnation: int, incoming: Incoming, poller: Poller

@@ -160,6 +160,8 @@ class Incoming:
             if view.readonly or view.nbytes != header.size:
                 raise ValueError(f"{view.nbytes} bytes (readonly: {view.readonly}) offered for {header}")
             return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        except ProtocolError:
+            raise
         except Exception as error:
             raise self._failed(header) from error
 
@@ -170,6 +172,8 @@ class Incoming:
             return
         try:
             self._sink.arrived(self._sender, header, payload)
+        except ProtocolError:
+            raise
         except Exception as error:
             raise self._failed(header) from error
 

@@ -7,10 +7,11 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     RESULT     (view, step, bucket)         the owner's reduced slice, to every member
     PART       (view, step)  PartNote       all my contributions are with you
     SUM        (view, step)                 all my results are with you
-    HOLDING    (view)        step           my newest record; WANT, GONE: see `protocol/steps.py`
+    HOLDING    (view)        step + 1       my newest record; flag 1: I train in this view already
+    WANT, GONE (view, step)                 see `protocol/steps.py`
     SWITCHED   (view)        View           members have switched to it in band
     NOTE       (step)        RecordNote     a record without its vector; SHARE: a part of the vector
-    FEED_FROM  (step)                       records are fed from this one on
+    FEED_FROM  (view, step)  offset         records are fed from this one on; the newest is in `offset`
     IMAGE      (view, step)  Image          table of contents of the state after a step; PIECE: some of it
     LOADED                                  a learner needs no state any more
 """
@@ -24,7 +25,7 @@ import msgspec
 
 from outlast.errors import ProtocolError
 
-NOTE_BYTES = 16 << 20
+NOTE_BYTES = 64 << 20
 """Bound on everything that is not bulk; the largest is the description of a state."""
 
 

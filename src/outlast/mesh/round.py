@@ -32,8 +32,8 @@ from outlast.mesh.memory import bytes_of
 from outlast.protocol.tree import Addition, Node, cover, fold_order
 from outlast.protocol.views import View
 
-ScatterTo = Callable[[int, int, Node, memoryview], None]
-"""(owner, bucket, node, memory): send a contribution."""
+ScatterTo = Callable[[int, int, Node, memoryview, object], None]
+"""(owner, bucket, node, memory, keep): send a contribution; `keep` has to live until it has left."""
 
 ResultTo = Callable[[int, memoryview], None]
 """(bucket, memory): send a reduced slice to every other member."""
@@ -59,7 +59,6 @@ class Plan:
         self.holder = {node: owner for owner, nodes in self.cover.items() for node in nodes}
         self.additions: tuple[Addition, ...] = fold_order(self.holder, count)
         self.bounds = tuple(_cut(start, stop, len(view.slices)) for start, stop in buckets)
-        self.place = view.slices.index(replica) if replica in view.slices else -1
         self.index = {owner: place for place, owner in enumerate(view.slices)}
 
     def slice_of(self, owner: int, bucket: int) -> tuple[int, int]:
@@ -84,9 +83,6 @@ class Scratch:
 
     def give_back(self, tensor: Tensor) -> None:
         self._free.setdefault(tensor.numel(), []).append(tensor)
-
-    def clear(self) -> None:
-        self._free.clear()
 
 
 @dataclass(slots=True)
@@ -178,8 +174,9 @@ class Round:
 
     # What goes out.
 
-    def own(self, node: Node, bucket: int, flat: Tensor) -> None:
-        """A bucket of an own contribution is there: to its owners with it."""
+    def own(self, node: Node, bucket: int, flat: Tensor, keep: object = None) -> None:
+        """A bucket of an own contribution is there: to its owners with it. `keep` is what keeps its memory
+        from being used for anything else; whoever drops it says that this attempt may be torn."""
         bounds = self.plan.bounds[bucket]
         memory: memoryview | None = None
         itemsize = flat.itemsize
@@ -193,7 +190,8 @@ class Round:
                 continue
             if memory is None:
                 memory = bytes_of(flat[base : bounds[-1]])
-            self._scatter(owner, bucket, node, memory[(lo - base) * itemsize : (hi - base) * itemsize])
+            part = memory[(lo - base) * itemsize : (hi - base) * itemsize]
+            self._scatter(owner, bucket, node, part, keep)
         self.sent.add((node, bucket))
 
     def _contribute(self, bucket: int, node: Node, memory: Tensor) -> None:

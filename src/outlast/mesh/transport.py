@@ -191,7 +191,9 @@ class Mesh:
         handing its frames from thread to thread would take as long."""
         try:
             if not self._helm.acquire(blocking=False):
-                self._poller.ring()
+                with self._lock:
+                    if not self._closed:
+                        self._poller.ring()
                 self._helm.acquire()
             try:
                 if not self._closing:

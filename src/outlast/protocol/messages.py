@@ -11,9 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from outlast.protocol.views import Outcome, Seat, View
-
-SHARDS_MOST = 65536
+from outlast.protocol.views import SHARDS_MOST, Outcome, Seat, View
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -17,6 +17,7 @@ import msgspec
 from outlast.errors import ConfigError
 
 PROCESS_SERIAL_BITS = 20
+SHARDS_MOST = 65536
 
 
 class Standing(StrEnum):
@@ -47,9 +48,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     def validate(self) -> None:
         if self.replicas < 1:
             raise ConfigError(f"replicas is {self.replicas}, but a job needs at least 1; pass -n 1 or more")
-        if self.shards < 1:
+        if not 1 <= self.shards <= SHARDS_MOST:
             raise ConfigError(
-                f"shards is {self.shards}, but a step has at least 1; leave it out for {self.replicas}"
+                f"shards is {self.shards}, but must lie between 1 and {SHARDS_MOST}; leave it out for "
+                f"{self.replicas}"
             )
         if not 1 <= self.min_replicas <= self.replicas:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """Putting a replica together: what `join` was given becomes an engine that can train.
 
-The only place that looks at how this process was started. With a hand-over from an agent there is a link, a
-mesh and a progress page; without one this process is the whole job: the same engine, with a view of one
-member and nobody to talk to.
+The only place in training that looks at how this process was started. With a hand-over from an agent there is
+a link, a mesh and a progress page; without one this process is the whole job: the same engine, with a view
+of one member and nobody to talk to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Member
+from outlast.protocol.views import SHARDS_MOST, Member
 from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
 from outlast.state.training import TrainingState
 from outlast.train import seeding
@@ -116,7 +116,7 @@ class Parts:
         mine = self.engine.own_shards
         later = [(step, other) for other in mine if other > shard] + [(step + 1, other) for other in mine]
         self.data.expect([(step, shard), *later], self.shard_count)
-        samples = len(self.data.shards_of(step, self.shard_count)[shard])
+        samples = len(self.data.order.positions(step, shard, self.shard_count))
         return samples, self.data.load(step, shard, self.shard_count, keep_randomness=False)
 
     def finished(self, record: Record) -> None:
@@ -175,8 +175,8 @@ def assemble(
     training = TrainingState(model, optimizers, _extras(state, data, facts))
     engine: Engine
 
-    def send(replica: int, header: Header, memory: memoryview, more: bool) -> None:
-        engine.conduct.send_bulk(replica, header, memory, more)
+    def send(replica: int, header: Header, memory: memoryview, keep: object, more: bool) -> None:
+        engine.conduct.send_bulk(replica, header, memory, keep, more)
 
     def on_bucket(node: NodeSum, bucket: int) -> None:
         engine.bucket(node, bucket)
@@ -203,7 +203,7 @@ def assemble(
         core=core,
         state=training,
         gradients=gradients,
-        exchange=Exchange(layout, core.replica, send),
+        exchange=Exchange(layout, core.replica, gradients.pool, send),
         timing=Timing() if link is None else link.timing,
         changed=changed,
         link=link,
@@ -257,9 +257,11 @@ def _shards_wished(shards: int | None, micro_batch: int | None, data: Data | Non
     if micro_batch is not None:
         if data is None or micro_batch < 1:
             raise ConfigError(f"micro_batch = {micro_batch} needs data, and at least one sample in a shard.")
-        return -(-data.order.global_batch // micro_batch)
-    if shards is not None and shards < 1:
-        raise ConfigError(f"shards = {shards}: a step has at least one shard; leave it out for the default.")
+        shards = -(-data.order.global_batch // micro_batch)
+    if shards is not None and not 1 <= shards <= SHARDS_MOST:
+        raise ConfigError(
+            f"shards = {shards}: a step has 1 to {SHARDS_MOST} shards; leave it out for the default."
+        )
     return shards or 0
 
 

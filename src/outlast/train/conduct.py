@@ -256,10 +256,10 @@ class Conduct:
 
     # Connections.
 
-    def send_bulk(self, replica: int, header: Header, memory: memoryview, more: bool) -> None:
+    def send_bulk(self, replica: int, header: Header, memory: memoryview, keep: object, more: bool) -> None:
         """To a member, straight from memory."""
         assert self._mesh is not None
-        if not self._mesh.send(replica, header, memory, more=more):
+        if not self._mesh.send(replica, header, memory, keep=keep, more=more):
             self._cut_off(replica)
 
     def lost(self, peer: Member) -> None:

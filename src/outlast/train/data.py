@@ -23,8 +23,7 @@ from typing import Any, Self
 
 from torch.utils.data import IterableDataset, default_collate
 
-from outlast.errors import ConfigError
-from outlast.train.data_errors import DatasetChanged, WorkerDied
+from outlast.errors import ConfigError, DatasetChanged, WorkerDied
 from outlast.train.fetch import Collate, Dataset, Fetcher, ShardKey
 from outlast.train.loader import PREFETCH_MOST, Loader
 from outlast.train.sampling import SampleOrder, Samples

@@ -56,7 +56,7 @@ LOOK_AGAIN_S = 0.5
 
 
 class Engine:
-    """What the training thread uses, and what decides for the link."""
+    """What the training thread uses."""
 
     def __init__(
         self,

@@ -20,8 +20,11 @@ from outlast.train.layout import Layout
 from outlast.train.records import Record
 from outlast.train.sums import NodeSum, largest
 
-Send = Callable[[int, Header, memoryview, bool], None]
-"""(replica, header, memory, more): to a member of the view in force."""
+Send = Callable[[int, Header, memoryview, object, bool], None]
+"""(replica, header, memory, keep, more): to a member of the view in force."""
+
+ROUNDS_MOST = 8
+"""A peer is at most one step ahead; this is a bound on mistakes."""
 
 WAIT_BYTES = 60 << 10
 """What is no larger waits for the word that follows it (a part follows contributions, a sum follows results),
@@ -29,7 +32,9 @@ so that a small model's step costs two messages and not four."""
 
 
 class Exchange:
-    def __init__(self, layout: Layout, replica: int, send: Send) -> None:
+    def __init__(self, layout: Layout, replica: int, sums: FlatPool, send: Send) -> None:
+        """`sums` is where the vectors of own contributions come from."""
+        self._sums = sums
         self._layout = layout
         self._replica = replica
         self._send = send
@@ -59,12 +64,14 @@ class Exchange:
     def round(self, step: int) -> Round:
         round_ = self._rounds.get(step)
         if round_ is None:
+            if len(self._rounds) >= ROUNDS_MOST:
+                raise ProtocolError(f"somebody is at step {step}, far ahead of this replica")
             round_ = self._rounds[step] = Round(
                 self.plan,
                 step,
                 scratch=self._scratch,
                 vector=self.vectors.take,
-                scatter=lambda owner, bucket, node, memory: self._scatter(step, owner, bucket, node, memory),
+                scatter=lambda *scattered: self._scatter(step, *scattered),
                 result=lambda bucket, memory: self._result(step, bucket, memory),
                 merge=lambda index, one, other: largest(one, other, self._dtypes[index]),
             )
@@ -74,7 +81,7 @@ class Exchange:
 
     def bucket(self, step: int, node: NodeSum, bucket: int) -> None:
         """A bucket of an own sum is there, ahead of the rest."""
-        self.round(step).own(node.node, bucket, node.flat)
+        self.round(step).own(node.node, bucket, node.flat, self._lease(node))
 
     def contribute(self, step: int, nodes: Iterable[NodeSum], pending: int) -> None:
         """Send what has not been sent yet in this attempt, and write down what goes with it."""
@@ -83,7 +90,7 @@ class Exchange:
         for node in nodes:
             for bucket in range(len(self._layout.buckets)):
                 if (node.node, bucket) not in round_.sent:
-                    round_.own(node.node, bucket, node.flat)
+                    round_.own(node.node, bucket, node.flat, self._lease(node))
             notes.append(self._note(node))
         round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending)
 
@@ -95,14 +102,22 @@ class Exchange:
         mask = node.mask.to_bytes((len(self._layout.entries) + 7) // 8, "little")
         return NodeNote(node.node.lo, node.node.hi, node.weight, node.loss, mask, node.integers)
 
-    def _scatter(self, step: int, owner: int, bucket: int, node: Node, memory: memoryview) -> None:
+    def _lease(self, node: NodeSum) -> object:
+        """A frame may wait to be sent while the sum that it is a part of is given up for a larger one, and
+        its memory used again: the receiver would get a mixture of both. So frames hold what they send."""
+        return self._sums.lease(node.flat) if self.plan.others else None
+
+    def _scatter(
+        self, step: int, owner: int, bucket: int, node: Node, memory: memoryview, keep: object
+    ) -> None:
         header = self._header(Kind.SCATTER, step, bucket, memory)
-        self._send(owner, header._replace(lo=node.lo, hi=node.hi), memory, header.size <= WAIT_BYTES)
+        more = header.size <= WAIT_BYTES
+        self._send(owner, header._replace(lo=node.lo, hi=node.hi), memory, keep, more)
 
     def _result(self, step: int, bucket: int, memory: memoryview) -> None:
         header = self._header(Kind.RESULT, step, bucket, memory)
         for owner in self.plan.others:
-            self._send(owner, header, memory, header.size <= WAIT_BYTES)
+            self._send(owner, header, memory, None, header.size <= WAIT_BYTES)
 
     def _header(self, kind: Kind, step: int, bucket: int, memory: memoryview) -> Header:
         return Header(

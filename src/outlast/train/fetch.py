@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from outlast.train.data_errors import SampleFailed
+from outlast.errors import SampleFailed
 from outlast.train.mixing import Purpose, mix
 from outlast.train.sampling import SampleOrder, Samples
 from outlast.train.seeding import seed_everything

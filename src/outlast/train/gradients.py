@@ -4,10 +4,11 @@
                          └──────── for each missing shard ─────────┘
 
 A hook on every parameter moves its gradient, times the shard's weight, to its place in a flat vector: one
-pass, and the gradient's own memory is free again at once. Finished buckets are added along the fixed tree and
-reported while backward still runs (`on_bucket`), and each finished sum of the replica's cover is reported
-after its last bucket (`on_node`). Both are called in the training thread, often inside of backward: they must
-hand over and return. Whoever sends from `flat` after returning holds it in `pool` until it is sent.
+pass, and the gradient's own memory is free again at once. (Where all fit into one bucket, they are moved
+together after backward.) Finished buckets are added along the fixed tree and reported while backward still
+runs (`on_bucket`), and each finished sum of the replica's cover is reported after its last bucket
+(`on_node`). Both are called in the training thread, often inside of backward: they must hand over and return.
+Whoever sends from `flat` after returning leases it from `pool` until it is sent.
 
 The bits of a sum depend on the shards' data alone: not on who computed them, not on what was expected of
 backward, and not on how often shards moved in between.

@@ -24,11 +24,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outlast import crashpoints as crash
-from outlast.errors import ConfigError, LoopError, OutlastError
+from outlast.errors import ConfigError, DataError, LoopError, OutlastError
 from outlast.protocol.messages import Phase
 from outlast.train.assembly import Parts, assemble
 from outlast.train.data import Data
-from outlast.train.data_errors import DatasetChanged
 from outlast.train.records import Record
 from outlast.train.seeding import seed_shard
 
@@ -43,7 +42,6 @@ class Step:
     """One optimizer step. Iterate over it once, then use the gradients."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
         self._parts = job._parts
         self._begun = False
         self._left = False
@@ -72,7 +70,11 @@ class Step:
         self._begun = True
         try:
             yield from self._shards()
-        except (ConfigError, DatasetChanged) as error:
+        except GeneratorExit:
+            # The loop was left, by `break`, `return` or an error.
+            self._left = True
+            raise
+        except (ConfigError, DataError) as error:
             raise self._wrong(str(error)) from error
 
     def backward(self, loss: Tensor, weight: float | None = None, *, retain_graph: bool = False) -> None:

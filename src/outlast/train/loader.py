@@ -25,8 +25,8 @@ from typing import Any
 
 import torch.multiprocessing
 
+from outlast.errors import SampleFailed, WorkerDied
 from outlast.kinship import ExitStatus
-from outlast.train.data_errors import SampleFailed, WorkerDied
 from outlast.train.fetch import Fetcher, ShardKey
 from outlast.train.parcel import unpack
 from outlast.train.worker import Ask, Begun, Drop, Dropped, Failed, Fetched, work

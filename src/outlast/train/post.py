@@ -15,6 +15,9 @@ from outlast.mesh.transport import Mesh
 from outlast.protocol.views import Member, View
 from outlast.train.records import Record
 
+WAITING_MOST = 4096
+"""Frames kept for a learner that is not connected yet."""
+
 
 class Post:
     """Used under the engine's lock."""
@@ -22,12 +25,15 @@ class Post:
     def __init__(self, mesh: Mesh | None) -> None:
         self._mesh = mesh
         self._waiting: dict[Member, list[tuple[Header, memoryview | bytes, object]]] = {}
+        self._met: set[Member] = set()
 
     def adopt(self, view: View) -> None:
         present = {*view.members, *view.learners}
         self._waiting = {peer: frames for peer, frames in self._waiting.items() if peer in present}
+        self._met &= present
 
     def connected(self, peer: Member) -> None:
+        self._met.add(peer)
         for header, payload, keep in self._waiting.pop(peer, ()):
             self.send(peer, header, payload, keep)
 
@@ -50,6 +56,10 @@ class Post:
         if peer not in self._waiting and self._mesh.send(
             peer.replica, header, payload, keep=keep, droppable=droppable
         ):
+            return
+        waiting = self._waiting.get(peer, ())
+        if droppable and (peer in self._met or len(waiting) >= WAITING_MOST):
+            # It was dropped because it does not keep up, or does not come; it has to start over anyway.
             return
         self._waiting.setdefault(peer, []).append((header, payload, keep))
 

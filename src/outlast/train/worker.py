@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from outlast.errors import SampleFailed
 from outlast.kinship import die_with_parent, restore_signals, set_name
-from outlast.train.data_errors import SampleFailed
 from outlast.train.fetch import Fetcher, ShardKey
 from outlast.train.parcel import pack, unpack
 
