@@ -356,6 +356,17 @@ def test_nobody_hangs_while_training_is_paused() -> None:
     assert evidence.change(without, now).removals == {}
 
 
+def test_one_that_asks_to_leave_is_still_judged_until_it_is_let_go() -> None:
+    """It may have to stay for one that it cannot reach (simulator, seed 60154)."""
+    evidence = Evidence(TIMING, now=0.0)
+    hear(evidence, (0, 1, 2), 0.0, 2.0)
+    for now in (2.0, 2.25, 2.5):
+        evidence.note_report(Report(replica=0, incarnation=1, view=1, leaving=True), now)
+        evidence.note_report(Report(replica=1, incarnation=1, view=1, unreachable=(0,)), now)
+        evidence.note_report(Report(replica=2, incarnation=1, view=1, unreachable=(0,)), now)
+    assert not evidence.change(trained(), 2.5).removals[0].planned
+
+
 def test_the_time_of_a_pause_is_no_hang_afterwards() -> None:
     """Some are in the next view at once, others a moment later, and all have been quiet for long."""
     spec = msgspec.structs.replace(trained().spec, min_replicas=3)

@@ -7,8 +7,10 @@ from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
+from outlast.protocol.steps import Feed, Follow, Holding, Mode, Part, Stable, StepAction, StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Membership, View
+from outlast.sim.engine import Engine
 from outlast.sim.simulation import Cast
 from outlast.sim.store import ANY_TERM
 
@@ -92,6 +94,83 @@ class NewLeaderSuspectsAtOnce(CoordinatorCore):
         return actions
 
 
+class PartsKept(StepCore):
+    """Takes contributions of the view before for those of the present one."""
+
+    def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
+        parts, sums = self._parts, self._sums
+        actions = super().adopt(view, in_band=in_band)
+        self._parts, self._sums = parts, sums
+        self._concluded = bool(sums)
+        return actions
+
+
+class FirstHoldingSuffices(StepCore):
+    """Goes on as soon as one other member has said what it holds."""
+
+    def _reconcile(self) -> list[StepAction]:
+        if len(self._heard) < 2 <= len(self.view.members):
+            return []
+        for m in self.view.members:
+            self._heard.setdefault(m.replica, Holding(self.newest))
+        return super()._reconcile()
+
+
+class RecordsReleasedEarly(StepCore):
+    """Keeps nothing but the newest record, whoever may still lack the one before."""
+
+    def _hold(self, step: int) -> list[StepAction]:
+        actions = super()._hold(step)
+        self.oldest = step + 1
+        return actions
+
+
+class StableAtCompletion(StepCore):
+    """Takes its own record for everybody's."""
+
+    def _hold(self, step: int) -> list[StepAction]:
+        told = [action for action in super()._hold(step) if not isinstance(action, Stable)]
+        return [*told, Stable(step)] if self.mode is Mode.RUNNING else told
+
+
+class UnstableFed(StepCore):
+    """Feeds learners with what it has just completed, which may yet be done again."""
+
+    def _tell_stable(self, last: int) -> list[StepAction]:
+        actions = super()._tell_stable(last)
+        return [Feed(a.step + 1) if isinstance(a, Feed) else a for a in actions]
+
+
+class SwitchesAlone(StepCore):
+    """Switches to a planned view as soon as it knows of one, whether or not the others do."""
+
+    def _complete(self, parts: dict[int, Part]) -> list[StepAction]:
+        named = max(part.pending for part in parts.values())
+        known = self.pending
+        if named > self.view.number and known == named:
+            return [*self._hold(self.step), Follow(named)]
+        return super()._complete(dict.fromkeys(parts, Part(self.step)))
+
+
+class WrongRecordTaught(Engine):
+    """Answers a wish for one record with another."""
+
+    def whole(self, step: int) -> int:
+        return self.records.get(step - 1, 1)
+
+
+class NobodyAsked(StepCore):
+    """Does not listen to what others hold when it comes into a view out of step, but just goes on."""
+
+    def _speak(self) -> list[StepAction]:
+        actions = super()._speak()
+        if self.newest > 0:
+            self.mode = Mode.RUNNING
+            self._top = self.newest
+            actions += self._caught_up()
+        return actions
+
+
 MUTANTS: dict[str, tuple[Cast, str]] = {
     "fencing left out": (Cast(member=FencingLeftOut), "acts in view"),
     "view number reused after a coordinator restart": (Cast(coordinator=ViewNumberReused), "is followed by"),
@@ -107,5 +186,19 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         Cast(coordinator=NewLeaderSuspectsAtOnce),
         "nothing has happened to it",
     ),
+    "parts of an earlier view kept": (Cast(steps=PartsKept), "has no record of step|is back|has ended"),
+    "not everybody waited for": (
+        Cast(steps=FirstHoldingSuffices),
+        "feeds step|another record|stable|hangs at step",
+    ),
+    "records released too early": (
+        Cast(steps=RecordsReleasedEarly),
+        "again, though|hangs at step|is back|has ended",
+    ),
+    "a step called stable at completion": (Cast(steps=StableAtCompletion), "stable in view"),
+    "an unstable record fed to learners": (Cast(steps=UnstableFed), "feeds step"),
+    "a switch that not all agreed on": (Cast(steps=SwitchesAlone), "again, though|hangs at step|is back"),
+    "a wrong record taught": (Cast(engine=WrongRecordTaught), "another record"),
+    "no reconciliation": (Cast(steps=NobodyAsked), "again, though|hangs at step|is back|has ended"),
 }
 """Each mistake with the cast that makes it and what the checker has to say to it."""

@@ -138,9 +138,10 @@ class Evidence:
         change = Change(gave_up=self._gave_up)
         self._find_departures(membership, change, now)
         self._find_failing(membership, change)
-        self._find_leavers(membership, change)
         if now >= self._trust_until:
             self._find_suspects(membership, change, now)
+        # One that may not go yet, because nobody else holds the state, is judged like everybody else.
+        self._find_leavers(membership, change)
         for replica, (_, register) in self.registers.items():
             if 0 <= replica < membership.spec.replicas and _new_life(register, membership.seats.get(replica)):
                 change.arrivals[replica] = register

@@ -23,6 +23,8 @@ all of them, by the record of that step, switch to it at its end: *in band*. The
 then, since everybody who switches holds the same newest record. A planned view is followed out of step only
 when in-band will not happen: nobody trains in the present view (it is paused), somebody has moved already
 (its `Holding` says so), or a member that leaves with the planned view is gone before its last frames came.
+In a paused view nobody contributes, so nobody acknowledges: there each says what it holds once it holds all,
+and goes on only when everybody has said so. Else one that leaves could take the newest record with it.
 
 Whoever is not a member learns: it gets a *snapshot* of the state after the step that was newest when its
 view was adopted (the `Pin`), and all stable records after that. A learner that becomes a member in band is
@@ -75,7 +77,8 @@ class Holding:
 
     newest: int
     running: bool = False
-    """Said in answer, by one who came into this view in band and trains in it."""
+    """Not a question: said in answer, by one who came into this view in band and trains in it; or in a paused
+    view, by one who holds all there is."""
 
 
 @dataclass(frozen=True)
@@ -278,13 +281,22 @@ class StepCore:
         """The newest step that members of this view need not feed to learners any more."""
         self._fed_in = 0
         """For one who learns: the newest view that members came into out of step, and fed it again."""
+        self._fed_first = BLANK
         self._fed_top = BLANK
         self._contributed = False
         self._concluded = False
         self._heard: dict[int, Holding] = {}
+        """What each member said first in this view; all reconcile by that."""
+        self._holds: dict[int, int] = {}
+        """What each member said last."""
+        self._teachers: list[int] = []
+        """Whom to ask for records, if the one that was asked does not keep them."""
         self._parts: dict[int, dict[int, Part]] = {}
         self._sums: dict[int, set[int]] = {}
         self._offers: set[int] = set()
+        """Stable records that are at hand, from feeds."""
+        self._given: set[int] = set()
+        """Records that members of this view have given; they may not be stable, so they count in it only."""
         self._loaded: set[Member] = set()
 
     # What happens to it.
@@ -301,12 +313,15 @@ class StepCore:
     @property
     def holds_planned_views(self) -> bool:
         """Whether a planned view has to wait for the end of a step, rather than be followed at once."""
-        return self.mode is not Mode.PAUSED
+        return self.mode is not Mode.PAUSED or any(
+            self._holds.get(m.replica) != self.newest for m in self.view.members
+        )
 
     def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
         """This view is in force: whatever belonged to earlier ones is void."""
         before, was, self.view = self.view, self.mode, view
-        self._heard, self._parts, self._sums = {}, {}, {}
+        self._heard, self._parts, self._sums, self._given = {}, {}, {}, set()
+        self._holds, self._teachers = {}, []
         self._contributed = self._concluded = False
         self.pending = 0
         if view.member(self.replica) is None:
@@ -349,25 +364,30 @@ class StepCore:
                 self._sums.setdefault(body.step, set()).add(sender)
                 return self._progress()
             case Whole():
-                return self.offered(body.step)
+                return self._take(body.step)
             case Handed() if self.mode is Mode.JOINING:
                 return self._handed(sender, body.step)
             case Gone() if self.mode is Mode.FETCHING:
-                return [Lost(f"nobody keeps the record of step {body.step}, which this replica lacks")]
+                return self._ask_next(body.step)
         return []
 
     def offered(self, step: int, view: int | None = None) -> list[StepAction]:
-        """The whole record of this step is at hand: from a feed of that view, or in answer to a wish."""
-        if step > self.newest and not self._undone(step, view):
+        """The whole record of this step is at hand, from a feed of that view."""
+        if step > self.newest and not self.undone(step, view):
             self._offers.add(step)
-        return self._take_offers()
+        actions = self._take_offers()
+        if self.mode is Mode.LEARNING and BLANK < self.newest < self._fed_first - 1 <= step - 1:
+            # What was fed before the new beginning came before this on the same connections.
+            lacking = f"it has records to step {self.newest}, and they begin at step {self._fed_first}"
+            actions.append(Lost(lacking))
+        return actions
 
     def loaded(self, step: int, view: int | None = None) -> list[StepAction]:
         """The state after this step has been received (and is, or will be, loaded before anything else). It
         was pinned in that view."""
         if self.newest != BLANK:
             return []
-        if self._undone(step, view):
+        if self.undone(step, view):
             return [
                 Lost(f"it was given the state after step {step}, and members only have step {self._fed_top}")
             ]
@@ -385,19 +405,21 @@ class StepCore:
     def fed_from(self, view: int, first: int, top: int) -> list[StepAction]:
         """A member begins to feed again, having come into that view out of step: from that record on, and
         the newest one that any member has is `top`. That may be less than was fed before: when all who held
-        the records after it are dead, and the one that is left was still catching up."""
+        the records after it are dead, and the one that is left was still catching up.
+
+        One that lacks records before `first` is not lost yet: others may have fed them, or make it a member,
+        which asks for them. It is when later ones come first (see `offered`)."""
         if self.mode is not Mode.LEARNING or view < self._fed_in:
             return []
         began, self._fed_in, self._fed_top = view > self._fed_in, view, top
+        self._fed_first = first if began else max(first, self._fed_first)
         if began:
             self._offers = {offer for offer in self._offers if offer <= top}
-        if BLANK < self.newest < first - 1:
-            return [Lost(f"it has records to step {self.newest}, and they begin at step {first}")]
         if began and self.newest > top:
             return [Lost(f"it has records to step {self.newest}, and members only to step {top}")]
         return []
 
-    def _undone(self, step: int, view: int | None) -> bool:
+    def undone(self, step: int, view: int | None) -> bool:
         """Whether what was sent in this view is about a step that members have gone back behind since."""
         return view is not None and view < self._fed_in and step > self._fed_top
 
@@ -421,7 +443,8 @@ class StepCore:
     # A view that was adopted out of step.
 
     def _holding(self, sender: int, holding: Holding) -> list[StepAction]:
-        self._heard[sender] = holding
+        self._heard.setdefault(sender, holding)
+        self._holds[sender] = holding.newest
         if self.mode is Mode.RECONCILING:
             return self._reconcile()
         if holding.running or self.mode not in (Mode.RUNNING, Mode.JOINING):
@@ -438,6 +461,7 @@ class StepCore:
         self.mode = Mode.RECONCILING
         mine = Holding(self.newest)
         self._heard[self.replica] = mine
+        self._holds[self.replica] = self.newest
         return [Say(self.others, mine), *self._reconcile()]
 
     def _reconcile(self) -> list[StepAction]:
@@ -453,7 +477,7 @@ class StepCore:
                 self._start_from(0)
                 actions.append(Found(0))
         self._top = max(newest.values())
-        teacher = min(replica for replica in members if newest[replica] == self._top)
+        teacher, *self._teachers = sorted(replica for replica in members if newest[replica] == self._top)
         actions += self._pins(newest, teacher)
         # What was said may be out of date: a state that was on its way has been loaded meanwhile.
         if self.newest == BLANK:
@@ -493,13 +517,27 @@ class StepCore:
             return [Say((sender,), Gone(first))]
         return [Say((sender,), Whole(step)) for step in range(first, self.newest + 1)]
 
+    def _ask_next(self, lacking: int) -> list[StepAction]:
+        """One that was given the state after a step does not have its record; another may."""
+        if not self._teachers:
+            return [Lost(f"nobody keeps the record of step {lacking}, which this replica lacks")]
+        return [Say((self._teachers.pop(0),), Want(self.step))]
+
     def _caught_up(self) -> list[StepAction]:
         self._offers.clear()
+        self._given.clear()
         if self.view.paused:
             self.mode = Mode.PAUSED
-            return []
+            return self._acknowledge()
         self.mode = Mode.RUNNING
         return [Attempt(self.step)]
+
+    def _acknowledge(self) -> list[StepAction]:
+        """Say that we hold all there is, unless that was what we said in the first place."""
+        if self._holds.get(self.replica) == self.newest:
+            return []
+        self._holds[self.replica] = self.newest
+        return [Say(self.others, Holding(self.newest, running=True))]
 
     # A view that was switched to in band.
 
@@ -525,7 +563,7 @@ class StepCore:
         if self.newest > step:
             return [Lost(f"it holds step {self.newest}, and members are only at step {step}")]
         self.mode, self._top, self._fed = Mode.FETCHING, step, step - 1
-        actions = self.offered(step)
+        actions = self._take(step)
         if self.mode is Mode.FETCHING:
             actions.append(Say((sender,), Want(self.step)))
         return actions
@@ -607,12 +645,18 @@ class StepCore:
 
     # Records that others hold.
 
+    def _take(self, step: int) -> list[StepAction]:
+        if step > self.newest:
+            self._given.add(step)
+        return self._take_offers()
+
     def _take_offers(self) -> list[StepAction]:
         if self.newest == BLANK or self.mode in (Mode.IDLE, Mode.RUNNING, Mode.PAUSED, Mode.DONE):
             return []
         actions: list[StepAction] = []
-        while self.step in self._offers:
+        while self.step in self._offers or self.step in self._given:
             self._offers.discard(self.step)
+            self._given.discard(self.step)
             actions += self._hold(self.step)
         arrived = self.mode is Mode.FETCHING and self.newest == self._top
         if arrived:

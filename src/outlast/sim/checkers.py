@@ -5,7 +5,6 @@
 - *One leader*: whoever writes holds the leadership at that moment.
 - *Fencing*: a member acts only in views that hold its life, only on frames of its own view sent by lives of
   that view, and its view never goes back.
-- *One active view*: once a step was completed in a view, no present member completes one in an older view.
 - *No groundless eviction*: a replica that nothing has happened to is never evicted on suspicion.
 - *State is kept*: suspicion never removes the last holder of the training state.
 - *Liveness* is checked at the end, by the simulation: when faults stop, everybody is back within a bound.
@@ -20,7 +19,8 @@ from outlast.protocol.messages import Message, ViewNews
 from outlast.protocol.views import Membership, Standing, View
 
 if TYPE_CHECKING:
-    from outlast.sim.nodes import ReplicaNode
+    from outlast.sim.engine import Engine
+    from outlast.sim.replica import ReplicaNode
     from outlast.sim.simulation import Simulation
 
 
@@ -28,14 +28,17 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Violation(otherwise)
+
+
 class Checkers:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._committed: dict[int, View] = {0: View()}
-        self._newest_acted = 0
         self._newest_adopted: dict[tuple[int, int], int] = {}
         self.views = 0
-        self.steps = 0
 
     def committed(self, leader: str, before: Membership | None, after: Membership) -> None:
         held = self._sim.store.leadership
@@ -73,33 +76,15 @@ class Checkers:
             f"{replica.name} adopts view {view.number}, which does not hold its life",
         )
 
-    def delivered(self, replica: ReplicaNode, frame: Frame) -> None:
-        view = replica.core.view
-        self._require(
-            frame.view == view.number and not replica.core.fenced,
-            f"{replica.name} acts in view {view.number} on a frame of view {frame.view}",
-        )
-        self._require(
-            view.holds(frame.sender, frame.incarnation),
-            f"{replica.name} acts on a frame of replica {frame.sender}, life {frame.incarnation}, which is "
-            f"not in view {view.number}",
-        )
-
-    def completed(self, replica: ReplicaNode, step: int) -> None:
-        view = replica.core.view
-        self._require(
-            view.holds(replica.replica, replica.core.incarnation),
-            f"{replica.name} completes step {step} in view {view.number}, which does not hold its life",
-        )
-        document = self._sim.store.document
-        present = document is not None and document.view.holds(replica.replica, replica.core.incarnation)
-        self._require(
-            not present or view.number >= self._newest_acted,
-            f"{replica.name} completes step {step} in view {view.number} after others did in view "
-            f"{self._newest_acted}",
-        )
-        self._newest_acted = max(self._newest_acted, view.number)
-        self.steps += 1
+    def delivered(self, engine: Engine, frame: Frame) -> None:
+        who, view = engine.node.name, engine.view
+        if frame.view != view.number or engine.over:
+            raise Violation(f"{who} acts in view {view.number} on a frame of view {frame.view}")
+        if not view.holds(frame.sender, frame.incarnation):
+            raise Violation(
+                f"{who} acts on a frame of replica {frame.sender}, life {frame.incarnation}, which is not in "
+                f"view {view.number}"
+            )
 
     def _check_agreed(self, who: str, does: str, view: View) -> None:
         agreed = self._committed.get(view.number)
@@ -117,9 +102,20 @@ class Checkers:
                 any(self._sim.excused(one) for one in pair),
                 f"replica {seat.replica} is evicted, but nothing has happened to it: {after.view.cause}",
             )
-        doubted = {seat.replica for seat in after.seats.values() if seat.standing is Standing.EVICTED}
-        known = before.view.members if after.active == before.view.number else before.holders
-        holders = {holder.replica for holder in known if holder in before.view.members}
+        # Who leaves takes along what only it holds; that is its owner's wish, not suspicion.
+        doubted = {
+            seat.replica
+            for seat in after.seats.values()
+            if seat.standing is Standing.EVICTED and not self._sim.leaves(seat)
+        }
+        # Whether or not the leader knows that already, in truth these hold the state.
+        caught_up = {
+            (node.replica, node.core.incarnation) for node in self._sim.replicas() if node.engine.trains
+        }
+        known = [
+            m for m in before.view.members if m in before.holders or (m.replica, m.incarnation) in caught_up
+        ]
+        holders = {holder.replica for holder in known}
         kept = any(after.view.holds(h.replica, h.incarnation) for h in known)
         self._require(
             kept or not holders & doubted,
@@ -127,8 +123,7 @@ class Checkers:
         )
 
     def _require(self, holds: bool, otherwise: str) -> None:
-        if not holds:
-            raise Violation(otherwise)
+        require(holds, otherwise)
 
 
 def _names(view: View) -> str:

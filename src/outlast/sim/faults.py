@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.sim.nodes import ANY_PROCESS, AgentNode, ReplicaNode
+from outlast.sim.nodes import ANY_PROCESS, AgentNode
+from outlast.sim.replica import ReplicaNode
 
 if TYPE_CHECKING:
     from outlast.sim.simulation import Simulation
@@ -32,9 +33,13 @@ class Faults:
             self._cut_replica_off,
             self._cut_control,
             self._slow_store,
+            self._ask_to_leave,
+            self._lie_in_wait,
         ]
         # Each run has its own mixture, so that some runs are all of one kind and others a bit of everything.
         self._kinds = sim.world.chance.sample(kinds, sim.world.chance.randint(1, len(kinds)))
+        if sim.calm:
+            self._kinds = [self._ask_to_leave]
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -48,15 +53,11 @@ class Faults:
         """Everything heals; what is dead comes back."""
         sim = self._sim
         for one, other in self._cuts:
-            sim.network.heal(one, other)
+            self._heal(one, other)
         sim.store.slow_until = 0.0
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
-        # A hang that nobody waits for has no witness; there a person has to step in.
-        all_hang = all(node.hanging for node in sim.replicas())
-        for node in sim.replicas():
-            if node.hanging and (all_hang or node.starting):
-                node.kill("was killed by its owner")
+        self.step_in()
         for coordinator in sim.coordinators:
             if not coordinator.up:
                 coordinator.boot()
@@ -64,6 +65,18 @@ class Faults:
             if not agent.up:
                 agent.boot()
         sim.world.note("faults", "have stopped")
+
+    def step_in(self) -> None:
+        """A hang that no member waits for has no witness; there a person has to step in. In a paused view
+        nobody waits, and who has no training state yet is not asked: the others might be the last to have it.
+        """
+        document = self._sim.store.document
+        members = document.view.members if document is not None and not document.view.paused else ()
+        trains = {n.replica for n in self._sim.replicas() if n.engine.trains and not n.hanging}
+        waits = any(m.replica in trains for m in members)
+        for node in self._sim.replicas():
+            if node.hanging and (node.starting or not waits):
+                node.kill("was killed by its owner")
 
     def _some_replica(self) -> ReplicaNode | None:
         alive = [node for node in self._sim.replicas() if node.up]
@@ -85,6 +98,34 @@ class Faults:
         if node is not None:
             self._touch(node, 1e9, "hangs")
             node.hang()
+
+    def _ask_to_leave(self) -> None:
+        """It leaves in order, exits, and comes back as anybody does who is started again."""
+        node = self._some_replica()
+        document = self._sim.store.document
+        # The last one takes the training state with it; that is not what leaving is for.
+        if node is None or document is None or len(document.view.members) < 2 or node.has_begun_to_leave:
+            return
+        if node.core.is_member and not node.hanging and not node.paused:
+            self._touch(node, 1e9, "is asked to leave")
+            self._sim.asked_to_leave.add((node.replica, node.process))
+            node.leave()
+
+    def _lie_in_wait(self) -> None:
+        """The worst moment to die: when a member is being made, and depends on all the others."""
+        self._sim.on_hand_over = self._ambush
+
+    def _ambush(self, servers: tuple[int, ...]) -> None:
+        self._sim.on_hand_over = None
+        doomed = self._sim.world.chance.random() < 0.5
+        for node in self._sim.replicas():
+            if node.replica in servers and (doomed or self._sim.world.chance.random() < 0.5):
+                self._sim.world.after(self._sim.world.chance.uniform(0.0, 0.01), None, self._strike, node)
+
+    def _strike(self, node: ReplicaNode) -> None:
+        if node.up:
+            self._touch(node, 0.0, "is killed")
+            node.kill("was killed by SIGKILL")
 
     def _some_agent(self) -> AgentNode | None:
         alive = [node for node in self._sim.agents if node.up]
@@ -183,7 +224,14 @@ class Faults:
     def _cut(self, one: str, other: str, seconds: float, *, both_ways: bool) -> None:
         self._cuts.append((one, other))
         self._sim.network.cut(one, other, both_ways=both_ways)
-        self._sim.world.after(seconds, None, self._sim.network.heal, one, other)
+        self._sim.world.after(seconds, None, self._heal, one, other)
+        ends = [node for node in self._sim.replicas() if node.name in (one, other)]
+        if len(ends) == 2 and self._sim.world.chance.random() < 0.6:
+            self._sim.mesh.sever(*ends)
+
+    def _heal(self, one: str, other: str) -> None:
+        self._sim.network.heal(one, other)
+        self._sim.mesh.heal(one, other)
 
     def _sleep(self, node: AgentNode | ReplicaNode, what: str, seconds: float | None = None) -> None:
         seconds = self._sim.world.chance.uniform(0.1, 4.0) if seconds is None else seconds

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 from outlast.protocol.coordinator import CoordinatorCore
 from outlast.protocol.member import MemberCore
+from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Seat
 from outlast.sim.checkers import Checkers, Violation
+from outlast.sim.engine import Engine
 from outlast.sim.faults import Faults
+from outlast.sim.history import History
+from outlast.sim.mesh import Mesh
 from outlast.sim.network import Network
-from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode, ReplicaNode
+from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode
+from outlast.sim.replica import ReplicaNode
 from outlast.sim.store import SLOWEST_REQUEST_S, SimStore
 from outlast.sim.world import World
 
@@ -32,6 +37,8 @@ class Cast:
 
     coordinator: Callable[..., CoordinatorCore] = CoordinatorCore
     member: Callable[..., MemberCore] = MemberCore
+    steps: Callable[[int], StepCore] = StepCore
+    engine: Callable[..., Engine] = Engine
 
 
 @dataclass(frozen=True)
@@ -55,10 +62,19 @@ class Simulation:
         chance = self.world.chance
         self.timing = Timing(detect_within_s=1.0, form_within_s=3.0, cold_within_s=4.0)
         replicas = chance.randint(1, 6)
-        self.spec = JobSpec(name=f"seed-{seed}", replicas=replicas, shards=chance.randint(1, 8))
+        self.spec = JobSpec(
+            name=f"seed-{seed}",
+            replicas=replicas,
+            shards=chance.randint(1, 8),
+            min_replicas=chance.randint(1, replicas) if chance.random() < 0.3 else 1,
+        )
+        self.calm = chance.random() < 0.15
+        """Nothing fails in this run; replicas come and go, and nobody may be interrupted by that."""
         self.network = Network(self.world)
+        self.mesh = Mesh(self.world, self.network)
         self.store = SimStore(self.world, self.timing.lease_s)
         self.checkers = Checkers(self)
+        self.history = History(self)
         self.store.on_commit = self.checkers.committed
         self.coordinators = [CoordinatorNode(self, f"coordinator-{i}") for i in range(chance.randint(1, 3))]
         machines = chance.randint(1, min(3, replicas))
@@ -67,6 +83,8 @@ class Simulation:
         ]
         # Some runs go on for ever; others come to their end, in the middle of the trouble or after it.
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
+        self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
+        self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
 
     def replicas(self) -> list[ReplicaNode]:
@@ -77,7 +95,7 @@ class Simulation:
         return [*self.agents, *self.replicas()]
 
     def replica_node(self, replica: int) -> ReplicaNode | None:
-        return next((node for node in self.replicas() if node.replica == replica), None)
+        return self.agents[replica % len(self.agents)].running.get(replica)
 
     def unreachable(self, node: ReplicaNode) -> frozenset[int]:
         """Peers whose connection to this replica is broken, as its own sockets would tell it."""
@@ -99,7 +117,13 @@ class Simulation:
             if self.world.now <= until + EXCUSE_HOLDS_S + late_s:
                 return True
         node = self.replica_node(seat.replica)
-        return node is None or not node.up or node.process != seat.process
+        if node is None or not node.up or node.process != seat.process:
+            return True
+        # A connection that broke is broken for the rest of the view, however long that takes.
+        return bool(node.engine.broken) or any(seat.replica in n.engine.broken for n in self.replicas())
+
+    def leaves(self, seat: Seat) -> bool:
+        return (seat.replica, seat.process) in self.asked_to_leave
 
     def run(self) -> Verdict:
         try:
@@ -116,7 +140,7 @@ class Simulation:
     def _outcome(self, violation: str | None, back_after_s: float) -> Verdict:
         story = self.world.story() if violation is not None else ""
         return Verdict(
-            self.world.seed, violation, story, self.checkers.views, self.checkers.steps, back_after_s
+            self.world.seed, violation, story, self.checkers.views, self.history.steps, back_after_s
         )
 
     def _run(self) -> float:
@@ -132,6 +156,7 @@ class Simulation:
         while self.world.now < quiet_since + BACK_WITHIN_S:
             before = {node.replica: node.step for node in self.replicas()}
             self.world.run_until(self.world.now + 0.5)
+            faults.step_in()
             if self._finished():
                 return self.world.now - quiet_since
             if self.last_step == ENDLESS and self._all_back() and self._all_moved(before):
@@ -162,7 +187,8 @@ class Simulation:
         members = [m.replica for m in document.view.members] if document is not None else []
         leader = self.store.leadership.holder if self.store.leadership is not None else "nobody"
         states = [
-            f"replica {node.replica} in view {node.core.view.number} at step {node.step}"
+            f"replica {node.replica} in view {node.core.view.number} at step {node.step}, "
+            f"{node.participant.steps.mode.name} with {node.participant.steps.newest}"
             + (" fenced" if node.core.fenced else "")
             + (" hanging" if node.hanging else "")
             for node in self.replicas()

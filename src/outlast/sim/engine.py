@@ -1,0 +1,374 @@
+"""What drives a `Participant` in the simulator, as the engine of a training process does with tensors.
+
+It performs what the cores want done, in order, and thinks no further. A record is a number that is different
+for every attempt (each owner draws its sum anew), so that a history that splits is seen at once, whether or
+not redoing a step would have given the same bits.
+
+Three rules of the real engine are modelled here:
+
+- *The view that an action belongs to is that of the last `Adopt` performed*, not the one that the core has
+  reached meanwhile: in one event a core may complete a step and switch.
+- *A connection that broke is broken for the rest of the view*, even if there is a new one: what was lost on
+  it is never sent again, so this view cannot go on, and whoever noticed says so until there is another view.
+  Who sends without a connection has noticed, too; so nothing of a view is ever lost unnoticed.
+- *Feeds and snapshots are outside of views*, but bound to the life that they are for. One that misses a piece
+  of them does not wait for ever: it comes back as a new life.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outlast.protocol import member, steps
+from outlast.protocol.participant import Action, Participant
+from outlast.protocol.views import Member, View
+from outlast.sim.checkers import require
+from outlast.sim.trainer import Trainer
+
+if TYPE_CHECKING:
+    from outlast.sim.replica import ReplicaNode
+
+WATCHDOG_S = 3.0
+"""A learner that lacks something and sees nothing of it for this long gives up and comes back."""
+
+PIECES = 2
+"""Messages in which one server's share of a snapshot travels."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a snapshot."""
+
+    view: int
+    step: int
+    server: int
+    servers: int
+    number: int
+    digest: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.server, self.number
+
+
+@dataclass(frozen=True)
+class Share:
+    """One member's share of a record, for those who had no part in it."""
+
+    view: int
+    step: int
+    index: int
+    count: int
+    record: int
+    handed: bool
+
+
+@dataclass(frozen=True)
+class FedFrom:
+    """Feeds begin again here, and this is the newest record there is."""
+
+    step: int
+    top: int
+
+
+@dataclass(frozen=True)
+class LearnerLoaded:
+    learner: Member
+
+
+Free = Piece | Share | FedFrom | LearnerLoaded
+
+
+class Engine:
+    """One life of a replica: it is thrown away as a whole when the life is over."""
+
+    def __init__(self, node: ReplicaNode, participant: Participant) -> None:
+        self.node = node
+        self.participant = participant
+        self.view = View()
+        self.records: dict[int, int] = {}
+        self.broken: set[int] = set()
+        self.trainer = Trainer(self)
+        self.over = False
+        self._early: list[member.Frame] = []
+        self._sums: dict[tuple[int, int], dict[int, int]] = {}
+        self._offers: dict[int, tuple[int, int]] = {}
+        """Stable records that were fed: in which view, and what."""
+        self._given: dict[tuple[int, int], int] = {}
+        self._shares: dict[tuple[int, int, bool], dict[int, int]] = {}
+        self._pieces: dict[tuple[int, int], Piece] = {}
+        self._todo: deque[Action] = deque()
+        self._busy = False
+        self._told_lost: frozenset[int] = frozenset()
+        self._moved_at = node.sim.world.now
+        self._stands_at: tuple[object, ...] = ()
+
+    @property
+    def core(self) -> steps.StepCore:
+        return self.participant.steps
+
+    @property
+    def me(self) -> Member:
+        return Member(self.node.replica, self.participant.member.incarnation)
+
+    @property
+    def trains(self) -> bool:
+        """Whether this life holds the training state, as a member."""
+        return not self.over and self.participant.member.is_member and not self.participant.member.catching_up
+
+    def perform(self, actions: Iterable[Action]) -> None:
+        """Do this, after what is being done, and then whatever follows from it."""
+        self._todo.extend(actions)
+        if self._busy:
+            return
+        self._busy = True
+        while self._todo and self.node.up and not self.over:
+            self._do(self._todo.popleft())
+            if not self._todo and (lost := frozenset(self.broken)) != self._told_lost:
+                self._told_lost = lost
+                self._todo.extend(self.participant.peers_lost(lost, self.node.sim.world.now))
+        self._busy = False
+        if self.node.up and not self.over:
+            self._forget()
+            self.trainer.poke()
+
+    def _do(self, action: Action) -> None:
+        sim = self.node.sim
+        match action:
+            case member.Adopt():
+                self._adopt(action.view, in_band=action.in_band)
+            case member.Deliver():
+                sim.checkers.delivered(self, action.frame)
+                self._take(action.frame)
+            case steps.Say():
+                self._say(action)
+            case steps.Found():
+                self.trainer.found(action.step)
+            case steps.Attempt():
+                sim.history.attempts(self, action.step)
+                self.trainer.attempt(action.step)
+            case steps.Conclude():
+                self._conclude(action.step)
+            case steps.Completed():
+                self._completed(action.step)
+            case steps.Stable():
+                sim.history.stable(self, action.step)
+            case steps.Pin() if self.node.replica in action.servers:
+                self.trainer.pin(action, self.view.number)
+            case steps.Feed():
+                self._feed(action.step)
+            case steps.FeedAgain():
+                self._feed_again(action)
+            case steps.HandOver() if self.node.replica in action.servers:
+                record = self.records[action.step]
+                index, count = action.servers.index(self.node.replica), len(action.servers)
+                share = Share(self.view.number, action.step, index, count, record, True)
+                for replica in action.to:
+                    self._send(self.view.member(replica), share)
+                if sim.on_hand_over is not None:
+                    sim.on_hand_over(action.servers)
+            case steps.AllDone():
+                self.node.finish()
+            case steps.LeftAlone():
+                sim.history.left_alone(self, action.others)
+            case steps.Lost():
+                self.node.lose(action.reason)
+            case _:
+                self.node.perform(action)
+
+    def _adopt(self, view: View, *, in_band: bool) -> None:
+        self.view = view
+        self.node.sim.checkers.adopted(self.node, view)
+        way = "switches to" if in_band else "adopts"
+        self.node.sim.world.note(self.node.name, f"{way} view {view.number}, holding {self.core.newest}")
+        self.broken.clear()
+        self._sums = {key: sums for key, sums in self._sums.items() if key[0] >= view.number}
+        self._given.clear()
+        self.trainer.view_changed()
+        early, self._early = self._early, []
+        for frame in early:
+            self.receive(frame)
+
+    # What is said to peers.
+
+    def _say(self, say: steps.Say) -> None:
+        payload = 0
+        for replica in say.to:
+            peer = self.view.member(replica) or self.view.learner(replica)
+            match say.body:
+                case steps.Sum():
+                    payload = self._sums[self.view.number, say.body.step][self.node.replica]
+                case steps.Whole():
+                    payload = self.whole(say.body.step)
+            self._send(peer, say.body, payload)
+
+    def whole(self, step: int) -> int:
+        """The record of this step, for one who lacks it."""
+        return self.records[step]
+
+    def _send(self, to: Member | None, body: steps.Body | Free, payload: int = 0) -> None:
+        assert to is not None
+        peer = self.node.sim.replica_node(to.replica)
+        me, moves = self.me, isinstance(body, steps.Holding) and not body.running
+        frame = member.Frame(me.replica, me.incarnation, self.view.number, body, payload, moves)
+        sent = peer is not None and self.node.sim.mesh.send(
+            self.node, peer, peer.receive_frame, to.incarnation, frame
+        )
+        if not sent:
+            self.lost_connection(to.replica)
+
+    def lost_connection(self, replica: int) -> None:
+        if self.view.member(replica) is not None:
+            self.broken.add(replica)
+
+    def receive(self, frame: member.Frame) -> None:
+        if self.over:
+            return
+        now = self.node.sim.world.now
+        body = frame.body
+        if isinstance(body, Free) and not self.view.number:
+            # It is for a life that peers have heard of before this process did.
+            self._early.append(frame)
+            return
+        match body:
+            case Piece():
+                self._receive_piece(body)
+            case Share():
+                self._receive_share(body, frame)
+            case FedFrom():
+                actions = self.participant.fed_from(frame.view, body.step, body.top, now)
+                self._offers = {
+                    step: offer
+                    for step, offer in self._offers.items()
+                    if not self.core.undone(step, offer[0])
+                }
+                self.perform(actions)
+            case LearnerLoaded():
+                self.perform(self.participant.learner_loaded(body.learner, now))
+            case steps.Switched():
+                self.perform(self.participant.switched(body.view, now))
+            case _:
+                self.perform(self.participant.frame(frame, now))
+
+    def _take(self, frame: member.Frame) -> None:
+        """What a frame carries counts once the core has let the frame pass."""
+        assert isinstance(frame.payload, int)
+        match frame.body:
+            case steps.Sum(step):
+                self._sums.setdefault((frame.view, step), {})[frame.sender] = frame.payload
+            case steps.Whole(step) | steps.Handed(step):
+                self._given[frame.view, step] = frame.payload
+
+    # One step.
+
+    def _conclude(self, step: int) -> None:
+        if self.core.view.number != self.view.number:
+            return
+        token = self.node.sim.world.chance.getrandbits(40)
+        self._sums.setdefault((self.view.number, step), {})[self.node.replica] = token
+        self.perform(self.participant.summed(step, self.node.sim.world.now))
+
+    def _completed(self, step: int) -> None:
+        sums = self._sums.pop((self.view.number, step), {})
+        members = [m.replica for m in self.view.members]
+        by_attempt = self.node.replica in members and all(replica in sums for replica in members)
+        if by_attempt:
+            record = hash((self.view.number, step, *(sums[replica] for replica in members)))
+        else:
+            # Others have made it: it came in this view, in answer or handed over, or was fed as a stable one.
+            record = self._given.get((self.view.number, step)) or self._offers.get(step, (0, 0))[1]
+        require(record != 0, f"{self.node.name} has no record of step {step}, though it shall be complete")
+        self.records[step] = record
+        self._offers.pop(step, None)
+        self.node.sim.history.completed(self, step, record, by_attempt=by_attempt)
+
+    # Those who learn.
+
+    def _feed(self, step: int) -> None:
+        if step not in self.records:
+            return
+        self.node.sim.history.feeds(self, step)
+        index = [m.replica for m in self.view.members].index(self.node.replica)
+        share = Share(self.view.number, step, index, len(self.view.members), self.records[step], False)
+        for learner in self.view.learners:
+            self._send(learner, share)
+
+    def _feed_again(self, again: steps.FeedAgain) -> None:
+        for learner in self.view.learners:
+            self._send(learner, FedFrom(again.first, again.top))
+        for step in range(again.first, again.last + 1):
+            self._feed(step)
+
+    def _receive_share(self, share: Share, frame: member.Frame) -> None:
+        key = (share.view, share.step, share.handed)
+        shares = self._shares.setdefault(key, {})
+        shares[share.index] = share.record
+        if len(shares) < share.count:
+            return
+        del self._shares[key]
+        now = self.node.sim.world.now
+        self.node.sim.history.assembled(self, share.step, set(shares.values()))
+        if share.handed:
+            body, payload = steps.Handed(share.step), share.record
+            handed = member.Frame(frame.sender, frame.incarnation, share.view, body, payload)
+            self.perform(self.participant.frame(handed, now))
+        elif share.step > self.core.newest and not self.core.undone(share.step, share.view):
+            self._offers[share.step] = (share.view, share.record)
+            self.perform(self.participant.offered(share.step, now, share.view))
+
+    def serve(self, to: Member, view: int, step: int, servers: tuple[int, ...], digest: int) -> None:
+        """Send the own share of the state after this step, which the training thread has copied."""
+        index = servers.index(self.node.replica)
+        for number in range(PIECES):
+            self._send(to, Piece(view, step, index, len(servers), number, digest))
+
+    def _receive_piece(self, piece: Piece) -> None:
+        if self.core.newest != steps.BLANK:
+            return
+        newest = max((one.view for one in self._pieces.values()), default=0)
+        if piece.view < newest:
+            return
+        if piece.view > newest:
+            self._pieces.clear()
+        self._pieces[piece.key] = piece
+        self._moved_at = self.node.sim.world.now
+        self.node.sim.history.pinned(self, {(one.step, one.digest) for one in self._pieces.values()})
+        if len(self._pieces) == piece.servers * PIECES:
+            self.trainer.receive_state(piece.step, piece.digest, piece.view)
+
+    def loaded(self, step: int, view: int) -> None:
+        """The training thread has loaded the state after this step."""
+        self._pieces.clear()
+        self._offers = {later: offer for later, offer in self._offers.items() if later > step}
+        for peer in self.view.members:
+            if peer.replica != self.node.replica:
+                self._send(peer, LearnerLoaded(Member(self.me.replica, self.me.incarnation)))
+        self.perform(self.participant.loaded(step, self.node.sim.world.now, view))
+
+    def watch(self) -> None:
+        """A learner that lacks something which is not coming gives up."""
+        if self.over:
+            return
+        for peer in self.view.members:
+            node = self.node.sim.replica_node(peer.replica)
+            if node is None or not node.up or node.core.incarnation > peer.incarnation:
+                self.lost_connection(peer.replica)
+        self.perform([])
+        now = self.node.sim.world.now
+        lacks = self.core.newest == steps.BLANK or any(step > self.core.step for step in self._offers)
+        waits = self.core.mode in (steps.Mode.LEARNING, steps.Mode.LOADING) and lacks and self.view.members
+        stands_at = (self.core.mode, self.core.newest, bool(waits))
+        if stands_at != self._stands_at:
+            self._stands_at, self._moved_at = stands_at, now
+        if waits and not self.trainer.loading and now - self._moved_at > WATCHDOG_S:
+            self.node.lose("what it waits for does not come")
+
+    def _forget(self) -> None:
+        """Records live as long as the core keeps them for others and the own thread has not applied them."""
+        first = min(self.core.oldest, self.trainer.applied + 1)
+        # They came in order, so the oldest is the first.
+        while self.records and (step := next(iter(self.records))) < first:
+            del self.records[step]

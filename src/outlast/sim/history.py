@@ -1,0 +1,171 @@
+"""The promises about steps, checked at every event of a simulated run.
+
+A *life* is a replica in one incarnation. It is *present* while the newest committed view holds it; whatever a
+life does that is not present any more is void, and nobody can come to depend on it.
+
+- *Agreement*: at any time, all present lives that hold the record of a step hold the same one, and all that
+  have applied a step are in the same state after it. (A record that only void lives held may be replaced.)
+- *Nothing is lost*: a step that was called stable keeps its record for as long as one of the lives that were
+  members then has been present ever since. No life goes back behind a record that it holds.
+- *One active view*: once a step was completed in a view, no present member completes one in an older view.
+- *In step*: the newest records of two members that train in the same view differ by at most one. (One that
+  was promoted and still catches up does not train yet.)
+- *Stable means held*: when a member calls a step stable, or feeds it to learners, every member of its view
+  holds that record at that very time.
+- *Pins agree*: all servers of a snapshot copy the same state, and nobody is asked for one that it has left.
+- *Planned changes interrupt nobody*: where nothing fails, no attempt is ever repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from outlast.protocol.steps import BLANK, Mode, Pin
+from outlast.sim.checkers import Violation, require
+
+if TYPE_CHECKING:
+    from outlast.sim.engine import Engine
+    from outlast.sim.simulation import Simulation
+
+Life = tuple[int, int]
+
+
+@dataclass
+class Past:
+    """All that one life has done."""
+
+    newest: int = BLANK
+    records: dict[int, int] = field(default_factory=dict)
+    states: dict[int, int] = field(default_factory=dict)
+    attempted: int = BLANK
+
+
+class History:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._pasts: dict[Life, Past] = {}
+        self._told: dict[int, tuple[int, frozenset[Life]]] = {}
+        """Stable steps: the record, and who was a member then."""
+        self._newest_acted = 0
+        self.steps = 0
+
+    def _past(self, life: Life) -> Past:
+        return self._pasts.setdefault(life, Past())
+
+    def _present(self) -> set[Life]:
+        document = self._sim.store.document
+        if document is None:
+            return set()
+        return {(m.replica, m.incarnation) for m in (*document.view.members, *document.view.learners)}
+
+    def attempts(self, engine: Engine, step: int) -> None:
+        past = self._past(_life(engine))
+        require(
+            not self._sim.calm or step > past.attempted,
+            f"{engine.node.name} attempts step {step} again, though nothing has failed",
+        )
+        past.attempted = max(past.attempted, step)
+
+    def completed(self, engine: Engine, step: int, record: int, *, by_attempt: bool) -> None:
+        life, view = _life(engine), engine.view
+        who = engine.node.name
+        past = self._past(life)
+        require(step == past.newest + 1, f"{who} completes step {step} after step {past.newest}")
+        present = self._present()
+        if life in present:
+            for other in present & self._pasts.keys():
+                if self._pasts[other].records.get(step, record) != record:
+                    raise Violation(
+                        f"{who} holds another record of step {step} than replica {other[0]}, life {other[1]}"
+                    )
+            told, members = self._told.get(step, (record, frozenset()))
+            require(
+                told == record or not members & present,
+                f"{who} replaces the record of step {step}, which was stable",
+            )
+        past.newest = step
+        past.records[step] = record
+        way = "completes" if by_attempt else "is given"
+        self._sim.world.note(who, f"{way} step {step} in view {view.number}")
+        if by_attempt:
+            self.steps += 1
+            require(
+                life not in present or view.number >= self._newest_acted,
+                f"{who} completes step {step} in view {view.number} after others did in view "
+                f"{self._newest_acted}",
+            )
+            self._newest_acted = max(self._newest_acted, view.number)
+            self._check_in_step(engine, step)
+
+    def _check_in_step(self, engine: Engine, step: int) -> None:
+        for node in self._sim.replicas():
+            peer = node.engine
+            trains = peer.core.mode is Mode.RUNNING and peer.core.view.number == engine.view.number
+            if trains and node.up and not peer.over and abs(peer.core.newest - step) > 1:
+                raise Violation(
+                    f"{engine.node.name} completes step {step}, but {node.name} is at {peer.core.newest}"
+                )
+
+    def stands_at(self, engine: Engine, step: int, digest: int) -> None:
+        """A training thread has applied a step, or loaded the state after it."""
+        life = _life(engine)
+        past = self._past(life)
+        past.newest = max(past.newest, step)
+        past.states[step] = digest
+        present = self._present()
+        if life not in present:
+            return
+        for other in present & self._pasts.keys():
+            if self._pasts[other].states.get(step, digest) != digest:
+                raise Violation(
+                    f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "
+                    f"life {other[1]}"
+                )
+
+    def stable(self, engine: Engine, step: int) -> None:
+        self._check_held(engine, step, "calls step {} stable")
+        members = frozenset((m.replica, m.incarnation) for m in engine.view.members)
+        record = self._past(_life(engine)).records.get(step)
+        if record is None or _life(engine) not in self._present():
+            return
+        told, before = self._told.get(step, (record, frozenset()))
+        require(
+            told == record or not before & self._present(),
+            f"{engine.node.name} calls another record of step {step} stable than was told before",
+        )
+        self._told[step] = (record, members)
+
+    def feeds(self, engine: Engine, step: int) -> None:
+        self._check_held(engine, step, "feeds step {}")
+
+    def _check_held(self, engine: Engine, step: int, does: str) -> None:
+        for m in engine.view.members:
+            past = self._past((m.replica, m.incarnation))
+            if past.newest < step:
+                raise Violation(
+                    f"{engine.node.name} {does.format(step)} in view {engine.view.number}, but replica "
+                    f"{m.replica} holds {past.newest}"
+                )
+
+    def assembled(self, engine: Engine, step: int, records: set[int]) -> None:
+        require(
+            len(records) == 1,
+            f"{engine.node.name} is given shares of several records as those of step {step}",
+        )
+
+    def pins(self, engine: Engine, pin: Pin, applied: int) -> None:
+        require(
+            applied <= pin.step,
+            f"{engine.node.name} shall copy the state after step {pin.step}, but is at step {applied}",
+        )
+
+    def pinned(self, engine: Engine, states: set[tuple[int, int]]) -> None:
+        require(len(states) == 1, f"{engine.node.name} is given pieces of different states: {states}")
+
+    def left_alone(self, engine: Engine, others: tuple[int, ...]) -> None:
+        require(False, f"{engine.node.name} has left the loop of steps, but {others} have not")
+
+
+def _life(engine: Engine) -> Life:
+    return engine.me.replica, engine.me.incarnation
