@@ -104,8 +104,12 @@ def paced(*notes: tuple[float, int]) -> Pace:
     return pace
 
 
+def test_fast_steps_count_although_they_are_seen_as_few_changes() -> None:
+    assert paced((0.0, 0), (0.1, 8), (0.2, 18)).step_s == pytest.approx(0.01)
+
+
 def test_a_life_is_cold_until_it_has_made_a_few_steps() -> None:
-    steps = [(n * PACE_S, 100 + n) for n in range(WARM_AFTER_STEPS + 1)]
+    steps = [(n * PACE_S, 100 + n) for n in range(WARM_AFTER_STEPS + 2)]
     assert paced(*steps[:-1]).step_s == 0.0
     assert paced(*steps).step_s == pytest.approx(PACE_S)
 

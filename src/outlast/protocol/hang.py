@@ -33,28 +33,31 @@ class Pace:
     """How long the steps of one life take, as seen by somebody who looks now and then."""
 
     def __init__(self) -> None:
-        self._first_step: int | None = None
+        self._seen: int | None = None
+        self._began_at: int | None = None
         self._changes: deque[tuple[float, int]] = deque(maxlen=PACE_CHANGES)
 
     def note(self, step: int, now: float) -> None:
-        if self._first_step is None or step < self._first_step:
-            self._first_step = step
-        if not self._changes or step != self._changes[-1][1]:
+        if self._seen is None or step < self._seen:
+            # A new beginning, of this life or of another one in the same process.
+            self._began_at = None
+            self._changes.clear()
+        elif step > self._seen:
+            # A joiner jumps to the step of the others: the first change says nothing about its pace.
+            if self._began_at is None:
+                self._began_at = step
             self._changes.append((now, step))
+        self._seen = step
 
     @property
     def progressed(self) -> bool:
-        return self._steps_made > 0
-
-    @property
-    def _steps_made(self) -> int:
-        return self._changes[-1][1] - self._first_step if self._first_step is not None else 0
+        return self._began_at is not None
 
     @property
     def step_s(self) -> float:
         """The mean time of the last few steps; 0 while the life is cold."""
-        # A joiner jumps to the step of the others, so steps count only as far as changes were seen.
-        if min(self._steps_made, len(self._changes) - 1) < WARM_AFTER_STEPS:
+        # Whoever looks now and then sees several fast steps as one change, so steps are counted.
+        if self._began_at is None or self._changes[-1][1] - self._began_at < WARM_AFTER_STEPS:
             return 0.0
         (first_at, first), (last_at, last) = self._changes[0], self._changes[-1]
         return max(0.0, (last_at - first_at) / (last - first)) if last > first else 0.0

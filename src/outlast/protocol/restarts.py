@@ -49,14 +49,18 @@ class RestartCount:
         self.short_lives = 0
         self.ever_joined = False
 
-    def failed(self, *, lived_s: float, joined: bool, killed_in_progress: bool) -> float | None:
-        """A life has ended badly: how long to wait before the next one, or None to give up."""
+    def failed(
+        self, *, lived_s: float, joined: bool, killed_in_progress: bool, killed: bool = False
+    ) -> float | None:
+        """A life has ended badly, or was `killed` from outside: how long to wait before the next one, or
+        None to give up."""
         self.ever_joined |= joined
         if lived_s >= self._policy.healthy_after_s or (joined and killed_in_progress):
             self.short_lives = 0
             return 0.0
         self.short_lives += 1
-        limit = self._policy.limit if self.ever_joined else self._policy.limit_unjoined
+        # What kills a program from outside says nothing against the program, even before it joined.
+        limit = self._policy.limit if self.ever_joined or killed else self._policy.limit_unjoined
         if self.short_lives >= limit:
             return None
         doublings = min(self.short_lives - 1, MOST_DOUBLINGS)

@@ -263,6 +263,7 @@ class AgentCore:
             joined=life.sample.incarnation > 0,
             # Killing one that is failing only shortens its exit, which makes it no less its own failure.
             killed_in_progress=ending.killed and life.pace.progressed and not life.failing,
+            killed=ending.killed and not life.failing,
         )
         if delay is not None:
             self._start_at[replica] = now + delay
@@ -271,7 +272,8 @@ class AgentCore:
             often = f"{tries} times in a row" if tries > 1 else "at once"
             self._gave_up = GaveUp(
                 replica=replica,
-                reason=f"replica {replica} {ending.how}, {often}; its last words:",
+                reason=f"replica {replica} {ending.how}, {often}"
+                + ("; its last words:" if ending.last_words.strip() else ""),
                 last_words=ending.last_words[-LAST_WORDS_LIMIT:],
             )
 

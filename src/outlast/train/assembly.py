@@ -165,6 +165,8 @@ def assemble(
     ledger: str | None,
     exact: bool,
 ) -> Parts:
+    if data is not None and not isinstance(data, Data):
+        raise ConfigError(f"data is a {type(data).__name__}: wrap the dataset itself, in outlast.Data.")
     given = handover()
     run = RunDirectory(given.run) if given is not None else None
     wish = _shards_wished(shards, micro_batch, data)

@@ -210,6 +210,11 @@ class Engine:
             self._link.fail(reason, self.applied + 1, shard)
 
     @property
+    def ending(self) -> bool:
+        """Whether this process ends because the job does, or because it was asked to leave."""
+        return self.conduct.outcome is not None or self.conduct.leaving
+
+    @property
     def leave_requested(self) -> bool:
         return self._link is not None and self._link.leave_requested
 

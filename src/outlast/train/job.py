@@ -156,8 +156,8 @@ class Job:
 
     def steps(self, total: int) -> Iterator[Step]:
         """The steps that are left to do until the run has done `total`."""
-        if total < 0:
-            raise ConfigError(f"job.steps({total}): a run has 0 or more steps; say how many in total.")
+        if not isinstance(total, int) or total < 0:
+            raise ConfigError(f"job.steps({total!r}): a run has 0 or more steps; say how many in total.")
         engine = self._parts.engine
         while engine.applied < total:
             self._check_parameters(engine.applied)
@@ -194,7 +194,15 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
+            if isinstance(error, SystemExit) and not self._parts.engine.ending:
+                if self._step is not None:
+                    raise LoopError(
+                        f"replica {self.replica}, step {self._step.number}: the script ended itself in the "
+                        "middle of the loop of steps. All must leave it at the same step: give job.steps() "
+                        "the run's total"
+                    ) from error
+                self._leave()
+            elif error is None:
                 if self._step is not None and self._step._begun and not self._step.done:
                     raise self._left_early(self._step)
                 self._leave()
