@@ -259,6 +259,19 @@ def test_an_evicted_replica_that_is_stopped_may_linger_longer() -> None:
     assert kills(core.tick(5.0 + TIMING.linger_stopped_s)) != []
 
 
+def test_an_evicted_replica_that_wakes_has_its_time_from_then_on() -> None:
+    core = agent(0)
+    evicted_at(core, 5.0, stopped_s=1.0)
+    slept = 5.0 + TIMING.linger_stopped_s / 2
+    core.sampled({0: Sample(incarnation=1, stopped_s=3.0, quiet_s=3.0)}, slept)
+    # Awake, but it has not had its turn yet: all of its quiet time is from its sleep.
+    core.sampled({0: Sample(incarnation=1, quiet_s=3.1)}, slept + 0.1)
+    assert kills(core.tick(slept + TIMING.detect_within_s / 2)) == []
+    core.sampled({0: Sample(incarnation=1, quiet_s=0.1)}, slept + 1.0)
+    assert kills(core.tick(slept + TIMING.linger_s - 0.1)) == []
+    assert kills(core.tick(slept + TIMING.linger_s)) != []
+
+
 def test_an_evicted_replica_that_begins_a_new_life_is_left_alone() -> None:
     core = agent(0)
     evicted_at(core, 5.0)

@@ -103,6 +103,8 @@ class _Life:
     sample: Sample = field(default_factory=Sample)
     pace: Pace = field(default_factory=Pace)
     evicted_at: float | None = None
+    stopped_at: float = float("-inf")
+    """When it was last seen stopped."""
     killed: bool = False
     failing: bool = False
 
@@ -160,6 +162,8 @@ class AgentCore:
                 life.evicted_at = None
                 life.pace = Pace()
             life.sample = sample
+            if sample.stopped_s > 0:
+                life.stopped_at = now
             if sample.phase is not Phase.STARTING:
                 life.pace.note(sample.step, now)
 
@@ -285,14 +289,17 @@ class AgentCore:
         for replica, life in self._lives.items():
             if life.evicted_at is None or life.killed:
                 continue
-            if now - life.evicted_at >= self._linger_s(life):
+            # One that was stopped until a moment ago has had no chance to come back.
+            since = life.evicted_at if life.sample.stopped_s > 0 else max(life.evicted_at, life.stopped_at)
+            if now - since >= self._linger_s(life, now):
                 life.killed = True
                 why = "failed and did not end" if life.failing else "was evicted and did not come back"
                 actions.append(KillReplica(replica, life.process, why))
         return actions
 
-    def _linger_s(self, life: _Life) -> float:
+    def _linger_s(self, life: _Life, now: float) -> float:
         if life.sample.stopped_s > 0:
             return self._timing.linger_stopped_s
-        still = life.sample.quiet_s >= self._timing.detect_within_s and not life.failing
+        quiet_s = min(life.sample.quiet_s, now - life.stopped_at)
+        still = quiet_s >= self._timing.detect_within_s and not life.failing
         return self._timing.linger_still_s if still else self._timing.linger_s

@@ -175,12 +175,9 @@ class Engine:
         step = self.applied + 1
         crash.reach("backward", step)
         with self._changed:
-            steps = self._steps
-            if (
-                steps.mode is Mode.RUNNING
-                and steps.step == step
-                and self._assigned == (self.view.number, step)
-            ):
+            # It may have been evicted, or another view adopted, while it computed.
+            attempt = self._assigned == (self.view.number, step) and self._exchange.in_view
+            if attempt and self._steps.mode is Mode.RUNNING and self._steps.step == step:
                 self._exchange.bucket(step, node, bucket)
 
     @property
