@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from bench.following import Following
 from bench.stats import median
 
 PROGRAM = str(Path(__file__).with_name("pacer.py"))
@@ -48,8 +49,7 @@ class Paces:
     """Everything written so far in a directory, read on as it grows."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._read_bytes: dict[Path, int] = {}
+        self._following = Following(directory, "steps")
         self.done: dict[int, list[Done]] = {}
         """Replica → its steps, in the order in which it made them."""
         self.arrived: dict[int, list[Arrived]] = {}
@@ -59,17 +59,8 @@ class Paces:
         """Process → when it began to join."""
 
     def read(self) -> None:
-        for path in sorted(self._directory.glob("replica-*.steps")):
-            with path.open("rb") as file:
-                file.seek(self._read_bytes.get(path, 0))
-                # A line may be half written, by somebody who was killed or is about to write the rest.
-                whole = file.read().rpartition(b"\n")[0]
-            if not whole:
-                continue
-            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole) + 1
-            replica = int(path.stem.partition("-")[2])
-            for line in whole.splitlines():
-                self._add(replica, line)
+        for replica, line in self._following.lines():
+            self._add(replica, line)
 
     def _add(self, replica: int, line: bytes) -> None:
         # One that was killed may have left half a line, to which its successor adds a whole one.

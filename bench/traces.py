@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from bench.following import Following
+
 LOOK_EVERY_S = 0.02
 DEADLINE_S = 60.0
 
@@ -33,24 +35,14 @@ class Traces:
     """Everything traced so far in a directory, read on as it grows."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._read_bytes: dict[Path, int] = {}
+        self._following = Following(directory, "trace")
         self.adoptions: list[Adoption] = []
         self.newest: dict[int, Adoption] = {}
         """The latest adoption of each replica."""
 
     def read(self) -> None:
-        for path in sorted(self._directory.glob("replica-*.trace")):
-            with path.open("rb") as file:
-                file.seek(self._read_bytes.get(path, 0))
-                # A line may be half written, by somebody who was killed or is about to write the rest.
-                whole = file.read().rpartition(b"\n")[0]
-            if not whole:
-                continue
-            self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole) + 1
-            replica = int(path.stem.partition("-")[2])
-            for line in whole.splitlines():
-                self._add(parse(replica, line))
+        for replica, line in self._following.lines():
+            self._add(parse(replica, line))
 
     def _add(self, adoption: Adoption) -> None:
         self.adoptions.append(adoption)

@@ -9,8 +9,8 @@ not hear of a new view at the same moment, and the one who hears first dials. Wh
 the kernel, unread.
 
 Nobody is answered before this process knows which life it is; early callers wait in the listening socket's
-queue. The door belongs to the I/O thread. It hands over a connection by calling `admit`, and never looks at
-it again, until it is told that it is gone.
+queue. The door belongs to who is at the helm. It hands over a connection by calling `admit`, and never looks
+at it again, until it is told that it is gone.
 """
 
 import logging

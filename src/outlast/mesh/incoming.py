@@ -25,8 +25,9 @@ _EMPTY = memoryview(b"")
 
 
 class Sink(Protocol):
-    """Where frames go. All four are called in the I/O thread, with no lock held: they may call the mesh, and
-    they must be quick, for nothing is received meanwhile. One that raises costs the connection."""
+    """Where frames go. All four are called by whoever is at the helm of the mesh, with no lock held: they may
+    call the mesh, and they must be quick, for nothing is received meanwhile. One that raises costs the
+    connection."""
 
     def destination(self, sender: Member, header: Header) -> memoryview | None:
         """Where to write the payload: writable memory of exactly `header.size` bytes, which is held until the
@@ -44,7 +45,7 @@ class Sink(Protocol):
 
 
 class Incoming:
-    """The receiving half of a connection. Used by the I/O thread only."""
+    """The receiving half of a connection. Used only by whoever is at the helm of the mesh."""
 
     def __init__(self, sender: Member, sink: Sink, scratch: memoryview, max_payload_bytes: int) -> None:
         self.stopped = False

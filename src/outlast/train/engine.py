@@ -3,6 +3,7 @@
     coordinator ──link thread──▶ ┐                        ┌──▶ mesh: frames to peers
                                  ├─▶ Participant ─actions─┼──▶ link: words to the coordinator
     peers ───────mesh thread──▶ ─┘   (one lock)           └──▶ wakes the training thread
+                 (or the training thread itself, while it waits)
 
 The cores decide, whichever thread brings the event; one lock makes events follow each other. The training
 thread asks for work (`work`): a shard to compute, or the record of the step, and waits when there is neither.

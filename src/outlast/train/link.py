@@ -1,8 +1,8 @@
 """A replica's line to the coordinator: a thread that keeps it, whatever happens at the other end.
 
-The training thread does not wait for the coordinator. It looks at `link.view` when it likes, and the thread
-behind it registers, adopts views the moment they arrive, repeats what has not been heard, and dials again
-when the coordinator is gone, for as long as it takes. A coordinator that is dead for minutes is not noticed.
+The training thread does not wait for the coordinator. The thread behind the link registers, has views decided
+on the moment they arrive, repeats what has not been heard, and dials again when the coordinator is gone, for
+as long as it takes. A coordinator that is dead for minutes is not noticed.
 """
 
 import contextlib
