@@ -18,6 +18,15 @@
     │   ├── StoreLocked       another process has this store open
     │   ├── OutcomeUnknown    a commit may or may not have happened: read again
     │   └── Compacted         the asked-for history is gone: read the state anew
+    ├── StorageError          where checkpoints lie
+    │   ├── StorageUnavailable  it does not answer, or not in time; what was asked may have been done
+    │   ├── StorageFull       no space is left, or a quota is used up
+    │   ├── StorageDenied     it refuses: credentials, permissions, a read-only disk
+    │   ├── ObjectMissing     there is no such object
+    │   └── ObjectDamaged     an object is not what was written: cut short, or its hash is another
+    ├── CheckpointError       a checkpoint cannot be used, or not be made
+    │   ├── NoCheckpoint      there is none, or none that is good
+    │   └── VaultTaken        another job writes to this URL
     ├── PeerRejected          a peer could not prove that it belongs to the job
     ├── ProtocolError         a peer sent something that the protocol does not allow
     ├── CoordinatorLost       no coordinator answered in time
@@ -103,6 +112,42 @@ class OutcomeUnknown(StoreError):
 
 
 class Compacted(StoreError):
+    pass
+
+
+class StorageError(OutlastError):
+    exit_code = 9
+
+
+class StorageUnavailable(StorageError):
+    pass
+
+
+class StorageFull(StorageError):
+    pass
+
+
+class StorageDenied(StorageError):
+    pass
+
+
+class ObjectMissing(StorageError):
+    pass
+
+
+class ObjectDamaged(StorageError):
+    pass
+
+
+class CheckpointError(OutlastError):
+    exit_code = 10
+
+
+class NoCheckpoint(CheckpointError):
+    pass
+
+
+class VaultTaken(CheckpointError):
     pass
 
 
