@@ -197,9 +197,21 @@ class CoordinatorCore:
             silent=tuple(self.evidence.silent_agents(now)),
             needed=self.membership.needed,
             rejected=rejected,
+            intents=self.membership.intents,
+            saving=self._saving(self.membership),
             trouble=self.trouble,
             outcome=self.membership.outcome,
         )
+
+    def _saving(self, membership: Membership) -> str:
+        """The chief knows how the checkpoints stand; after a change of views, whoever does."""
+        assert self.evidence is not None
+        said = [
+            self.evidence.reports[m.replica].saving
+            for m in membership.view.members
+            if m.replica in self.evidence.reports
+        ]
+        return next((one for one in said if one), "")
 
     def _tenure(self) -> int:
         return self.election.term if self.election.office is Office.LEADING else 0
@@ -304,7 +316,10 @@ class CoordinatorCore:
         if seat is None or not heeded or seat.incarnation != report.incarnation:
             return [Send(sender, self._evicted(report.replica, report.incarnation))]
         self._senders[seat.replica] = sender
-        actions: list[Action] = [Send(sender, ReportAck(view=self.membership.view.number))]
+        known = report.intent is not None and report.intent in self.membership.intents
+        recorded = report.intent.seal if report.intent is not None and known else ""
+        ack = ReportAck(view=self.membership.view.number, recorded=recorded)
+        actions: list[Action] = [Send(sender, ack)]
         self._told_anew |= report != self.evidence.reports.get(report.replica)
         if self.evidence.note_report(report, now):
             for accused in report.unreachable:

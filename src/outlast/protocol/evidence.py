@@ -155,6 +155,8 @@ class Evidence:
                 change.adopted[replica] = report.view
                 if report.catching_up:
                     change.catching_up.add(replica)
+                if report.intent is not None:
+                    change.intents[replica] = report.intent
         change.form_now = self._formed_long_enough(membership, now)
         return change
 

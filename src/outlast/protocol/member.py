@@ -33,7 +33,7 @@ from outlast.protocol.messages import (
     ViewNews,
 )
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Outcome, View
+from outlast.protocol.views import Intent, Outcome, View
 
 HELD_FRAMES = 4096
 """Bound on frames of newer views; a member sends a handful per peer before it needs our answer."""
@@ -97,7 +97,14 @@ class JobOver:
     outcome: Outcome
 
 
-MemberAction = Tell | Adopt | Planned | Deliver | FencedOff | JobOver
+@dataclass(frozen=True)
+class Recorded:
+    """The coordinator has recorded this intent: the checkpoint may be committed."""
+
+    intent: Intent
+
+
+MemberAction = Tell | Adopt | Planned | Deliver | FencedOff | JobOver | Recorded
 
 
 class MemberCore:
@@ -122,6 +129,10 @@ class MemberCore:
         self.catching_up = False
         """Whether this life has had no part in the training yet; set by whoever drives this core."""
         self._failing: tuple[str, int, int] | None = None
+        self.intent: Intent | None = None
+        """The checkpoint that this life wants to commit, until it may."""
+        self.saving = ""
+        """How checkpoints stand, for people; told with the next report."""
         self.hold_planned = False
         """Whether planned views wait for `switch`; set by whoever drives this core."""
         self.planned: dict[int, View] = {}
@@ -161,6 +172,7 @@ class MemberCore:
         self.incarnation = 0
         self._admitted_in = 0
         self.fenced = self.ready = False
+        self.intent = None
         self.unreachable = frozenset()
         self._void_view()
         return self.tell(now)
@@ -185,8 +197,20 @@ class MemberCore:
         self.unreachable = peers
         return self.tell(now)
 
+    def set_intent(self, intent: Intent, now: float) -> list[MemberAction]:
+        """A member: I am about to commit this checkpoint, if I may."""
+        self.intent = intent
+        return self.tell(now)
+
     def received(self, message: Message, now: float) -> list[MemberAction]:
         """A message from the coordinator."""
+        if (
+            isinstance(message, ReportAck)
+            and self.intent is not None
+            and message.recorded == self.intent.seal
+        ):
+            intent, self.intent = self.intent, None
+            return [Recorded(intent), *self.received(message, now)]
         match message:
             case Admitted():
                 return self._admitted(message)
@@ -341,4 +365,6 @@ class MemberCore:
             failing=reason,
             failing_step=step,
             failing_shard=shard,
+            intent=self.intent,
+            saving=self.saving,
         )

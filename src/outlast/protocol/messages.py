@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from outlast.protocol.views import SHARDS_MOST, Outcome, Seat, View
+from outlast.protocol.views import SHARDS_MOST, Intent, Outcome, Seat, View
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -140,10 +140,16 @@ class Report(Message, frozen=True, kw_only=True):
     failing_step: int = -1
     failing_shard: int = -1
     """What it was computing then; -1 if nothing."""
+    intent: Intent | None = None
+    """The checkpoint that it wants to commit."""
+    saving: str = ""
+    """How its checkpoints stand, for people."""
 
 
 class ReportAck(Message, frozen=True, kw_only=True):
     view: int
+    recorded: str = ""
+    """The seal of the reported intent, once it has been recorded."""
 
 
 class Fetch(Message, frozen=True, kw_only=True):
@@ -191,6 +197,10 @@ class Status(Message, frozen=True, kw_only=True):
     """Peers that were turned away, by reason."""
     needed: int = 1
     """How many members it takes to train."""
+    intents: tuple[Intent, ...] = ()
+    """Checkpoints that were allowed to be committed, the newest last."""
+    saving: str = ""
+    """How the checkpoints stand, as the chief says."""
     trouble: str = ""
     """What keeps the coordinator from deciding, for example a full disk."""
     outcome: Outcome | None = None

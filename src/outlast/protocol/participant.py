@@ -25,13 +25,15 @@ from outlast.protocol.member import (
     MemberAction,
     MemberCore,
     Planned,
+    Recorded,
     Tell,
 )
 from outlast.protocol.messages import Message
-from outlast.protocol.steps import Body, Follow, Lost, Mode, StepAction, StepCore
-from outlast.protocol.views import Member, View
+from outlast.protocol.saving import SaveAction, SaveBody, SaveCore
+from outlast.protocol.steps import Body, Follow, Lost, Mode, Stable, StepAction, StepCore
+from outlast.protocol.views import Intent, Member, View
 
-Action = Tell | Adopt | Deliver | FencedOff | JobOver | StepAction
+Action = Tell | Adopt | Deliver | FencedOff | JobOver | StepAction | SaveAction
 
 
 class Participant:
@@ -41,6 +43,7 @@ class Participant:
         self.member = member
         self._begin = begin
         self.steps = begin(member.replica)
+        self.saves = SaveCore(member.replica)
         self._lost: frozenset[int] = frozenset()
         member.hold_planned = member.catching_up = True
 
@@ -65,6 +68,7 @@ class Participant:
     def rejoin(self, now: float) -> list[Action]:
         """Begin a new life; the caller has discarded the state of the old one."""
         self.steps = self._begin(self.member.replica)
+        self.saves = SaveCore(self.member.replica)
         self._lost = frozenset()
         self.member.catching_up = True
         return self._run(self.member.rejoin(now), now)
@@ -115,15 +119,47 @@ class Participant:
     def loaded(self, step: int, now: float, view: int | None = None) -> list[Action]:
         return self._run(self.steps.loaded(step, view), now)
 
-    def _run(self, events: Sequence[MemberAction | StepAction], now: float) -> list[Action]:
+    def founded(self, step: int, now: float) -> list[Action]:
+        return self._run(self.steps.founded(step), now)
+
+    # Checkpoints.
+
+    def save_decided(self, step: int, completed_in: int, now: float) -> list[Action]:
+        return self._run(self.saves.decided(step, completed_in), now)
+
+    def stripe_written(self, step: int, payload: bytes, now: float) -> list[Action]:
+        return self._run(self.saves.written(step, payload), now)
+
+    def save_failed(self, step: int, reason: str, now: float) -> list[Action]:
+        return self._run(self.saves.unable(step, reason), now)
+
+    def intends(self, intent: Intent, now: float) -> list[Action]:
+        return self._run(self.member.set_intent(intent, now), now)
+
+    def allowed(self, intent: Intent, now: float) -> list[Action]:
+        """For one who is alone: there is nobody who could object."""
+        return self._run([Recorded(intent)], now)
+
+    def save_committed(self, step: int, now: float) -> list[Action]:
+        return self._run(self.saves.committed(step), now)
+
+    def _run(self, events: Sequence[MemberAction | StepAction | SaveAction], now: float) -> list[Action]:
         done: list[Action] = []
-        waiting = list(events)
+        waiting: list[MemberAction | StepAction | SaveAction] = list(events)
         while waiting or (waiting := self._out_of_step(now)):
             action = waiting.pop(0)
             match action:
                 case Adopt():
                     done.append(action)
-                    waiting[:0] = self.steps.adopt(action.view, in_band=action.in_band)
+                    waiting[:0] = [
+                        *self.saves.adopt(action.view),
+                        *self.steps.adopt(action.view, in_band=action.in_band),
+                    ]
+                case Stable():
+                    done.append(action)
+                    waiting[:0] = self.saves.stable(action.step)
+                case Recorded():
+                    waiting[:0] = self.saves.recorded(action.intent.step)
                 case Planned() if self.steps.leads_to(action.view):
                     self.steps.knows(action.view.number)
                 case Planned():
@@ -131,7 +167,12 @@ class Participant:
                 case Deliver():
                     # The driver takes what the frame carries before it does what follows from it.
                     done.append(action)
-                    waiting[:0] = self.steps.received(action.frame.sender, cast(Body, action.frame.body))
+                    body = action.frame.body
+                    waiting[:0] = (
+                        self.saves.received(action.frame.sender, body)
+                        if isinstance(body, SaveBody)
+                        else self.steps.received(action.frame.sender, cast(Body, body))
+                    )
                 case Follow() if action.number in self.member.planned:
                     waiting[:0] = self.member.switch(action.number, now)
                 case Follow():
@@ -146,7 +187,7 @@ class Participant:
             done += cast(list[Action], self.member.tell(now))
         return done
 
-    def _out_of_step(self, now: float) -> list[MemberAction | StepAction]:
+    def _out_of_step(self, now: float) -> list[MemberAction | StepAction | SaveAction]:
         """Follow the newest planned view at once, if nothing will ever switch to it."""
         if not self.member.planned:
             return []

@@ -28,9 +28,20 @@ import msgspec
 from outlast.protocol.assignment import assign, slices
 from outlast.protocol.messages import GaveUp, Register
 from outlast.protocol.poison import remembered, verdict
-from outlast.protocol.views import Member, Membership, Outcome, Seat, ShardFailure, Standing, View, needed
+from outlast.protocol.views import (
+    Intent,
+    Member,
+    Membership,
+    Outcome,
+    Seat,
+    ShardFailure,
+    Standing,
+    View,
+    needed,
+)
 
 CAUSE_LIMIT = 500
+INTENTS_KEPT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +81,8 @@ class Change:
     gave_up: GaveUp | None = None
     failures: dict[int, ShardFailure] = field(default_factory=dict)
     last_words: dict[int, str] = field(default_factory=dict)
+    intents: dict[int, Intent] = field(default_factory=dict)
+    """Member → the checkpoint that it wants to commit."""
 
     @property
     def moves(self) -> bool:
@@ -83,6 +96,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     if membership.outcome is not None:
         return membership
     membership = _activated(membership, change.adopted, change.catching_up)
+    membership = _intended(membership, change.intents)
     if not change.moves:
         return membership
     draft = _Draft(membership)
@@ -123,6 +137,16 @@ def _activated(membership: Membership, adopted: dict[int, int], catching_up: set
         departing=departing,
         working_shards=() if active == view.number else membership.working_shards,
     )
+
+
+def _intended(membership: Membership, wishes: dict[int, Intent]) -> Membership:
+    """A member of the present lineage may commit what is newer than all that was recorded in it."""
+    intents = membership.intents
+    for _, intent in sorted(wishes.items()):
+        newest = max((known.step for known in intents if known.lineage == intent.lineage), default=-1)
+        if intent.lineage == membership.view.lineage and intent.step > newest:
+            intents += (intent,)
+    return msgspec.structs.replace(membership, intents=intents[-INTENTS_KEPT:])
 
 
 class _Draft:
@@ -315,6 +339,7 @@ class _Draft:
             departing=self.departing,
             working_shards=working,
             failures=self.failures,
+            intents=self.base.intents,
             outcome=self.outcome,
         )
 

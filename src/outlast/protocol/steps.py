@@ -29,7 +29,8 @@ and goes on only when everybody has said so. Else one that leaves could take the
 Whoever is not a member learns: it gets a *snapshot* of the state after the step that was newest when its
 view was adopted (the `Pin`), and all stable records after that. A learner that becomes a member in band is
 handed the record of the switch itself, and takes part from the step after. A member of a new lineage has no
-state at all (its newest is `BLANK`) and is given the state of the lowest-numbered one in the same way.
+state at all (its newest is `BLANK`): the lowest-numbered one finds out what the lineage begins with, a
+checkpoint or its own fresh model, and gives it to the others in the same way.
 
 The core decides; it holds no tensors. Whoever drives it (`train/engine.py`, the simulator) moves the bytes.
 """
@@ -58,6 +59,8 @@ class Mode(Enum):
     RECONCILING = auto()
     LOADING = auto()
     """A blank member that waits for the state."""
+    FOUNDING = auto()
+    """All are blank, and it is on this one to say what the lineage begins with: a checkpoint, or nothing."""
     FETCHING = auto()
     """A member that waits for records that others hold."""
     JOINING = auto()
@@ -148,9 +151,8 @@ class Say:
 
 @dataclass(frozen=True)
 class Found:
-    """All are blank, and this replica is the one whose own state is the beginning."""
-
-    step: int
+    """All are blank, and this replica is the one whose state is the beginning: that of a checkpoint, if there
+    is one, or its own. Say so with `founded`, which may take a while."""
 
 
 @dataclass(frozen=True)
@@ -469,16 +471,11 @@ class StepCore:
         if any(replica not in self._heard for replica in members):
             return []
         newest = {replica: self._heard[replica].newest for replica in members}
-        actions: list[StepAction] = []
         if max(newest.values()) == BLANK:
-            source = min(members)
-            newest[source] = 0
-            if source == self.replica and self.newest == BLANK:
-                self._start_from(0)
-                actions.append(Found(0))
+            return self._found(min(members))
         self._top = max(newest.values())
         teacher, *self._teachers = sorted(replica for replica in members if newest[replica] == self._top)
-        actions += self._pins(newest, teacher)
+        actions = self._pins(newest, teacher)
         # What was said may be out of date: a state that was on its way has been loaded meanwhile.
         if self.newest == BLANK:
             self.mode = Mode.LOADING
@@ -490,6 +487,23 @@ class StepCore:
         else:
             actions += self._caught_up()
         return actions
+
+    def _found(self, founder: int) -> list[StepAction]:
+        """Nobody had anything when they spoke."""
+        if self.newest != BLANK:
+            # A state that was still on its way to one of them is older than the new beginning.
+            return [Lost("the state that it was given last is not that of this lineage")]
+        self.mode = Mode.FOUNDING if founder == self.replica else Mode.LOADING
+        return [Found()] if founder == self.replica else []
+
+    def founded(self, step: int) -> list[StepAction]:
+        """This replica holds the state that the lineage begins with, which is the one after this step."""
+        if self.mode is not Mode.FOUNDING:
+            return []
+        self._start_from(step)
+        self._top = step
+        newest = {m.replica: step if m.replica == self.replica else BLANK for m in self.view.members}
+        return [*self._pins(newest, self.replica), *self._caught_up()]
 
     def _pins(self, newest: dict[int, int], teacher: int) -> list[StepAction]:
         """Who gets the state after the newest step: blank members, and learners that do not have it yet."""

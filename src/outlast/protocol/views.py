@@ -150,6 +150,15 @@ class ShardFailure(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """That a checkpoint is about to be committed: recorded before its manifest is put."""
+
+    step: int
+    lineage: int
+    seal: str
+    """The hash of the manifest."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How the job ended."""
 
@@ -176,6 +185,8 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """Who computes which shard as long as the view is planned and not active, if the view says otherwise."""
     failures: tuple[ShardFailure, ...] = ()
     """The newest of them; a shard that fails on two replicas is at fault itself."""
+    intents: tuple[Intent, ...] = ()
+    """The newest checkpoints that members were allowed to commit, in order."""
     outcome: Outcome | None = None
 
     @property

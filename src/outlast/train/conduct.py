@@ -83,6 +83,8 @@ class Conduct:
         """Why this life is over, if it is."""
         self.outcome: Outcome | None = None
         self.failure: Exception | None = None
+        self.founding = False
+        """Whether it is on this replica to say what the lineage begins with."""
         self.left_alone: tuple[int, ...] | None = None
         self.all_done = False
         self.leaving = False
@@ -171,7 +173,7 @@ class Conduct:
                 if self._link is not None:
                     self._link.perform([action])
             case Found():
-                self.applied = action.step
+                self.founding = True
             case Pin():
                 self._giving.pin(action, self.header(Kind.IMAGE))
             case AllDone():

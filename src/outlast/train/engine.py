@@ -359,6 +359,11 @@ class Engine:
                     self._begin_anew()
                 if self.applied >= 0:
                     return
+                if self.conduct.founding:
+                    self.conduct.founding = False
+                    self.conduct.applied = 0
+                    self.conduct.act(self.conduct.participant.founded(0, time.monotonic()))
+                    continue
                 if self._supply.arrival.complete:
                     break
                 if self._hungry():

@@ -1,0 +1,253 @@
+"""Agreeing on checkpoints: how the members of a view come to commit one, or give it up together.
+
+That the state after step k is saved is part of the record of k (members flag the wish in their parts), so all
+who hold the record know it. Each of the *writers*, the members that completed k, copies its own share of the
+state, writes it, and tells the *committer*, the lowest of them, once it is durable:
+
+    decided ──▶ Copy ──▶ written ──Stripe──▶ committer: all stripes are in, and k is stable
+                                             ──▶ Intend ──coordinator──▶ recorded ──▶ Commit ──▶ Saved to all
+
+Nothing points to what is not durable: a writer speaks only after its stripe is. Nothing is committed that may
+still be undone: the committer waits until k is stable. Nobody commits who is not a member any more: the
+intent is recorded by the coordinator, in the document that holds the view. From there on there is nothing to
+decide, so the put of the manifest is the commit, and to do it twice does no harm.
+
+A save is given up, never repaired: training has moved on, and the state after k exists only in the writers'
+copies. So it ends when a writer says that it is unable to, or is out of the view before its stripe was
+durable, or when the committer is gone. The next save is due at once then. What has been written stays as
+garbage for the next pruning, and mostly as chunks that the next save need not write again.
+
+The core decides; copies, chunks and manifests are whoever drives it (`train/saving.py`, the simulator).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.protocol.views import View
+
+
+@dataclass(frozen=True)
+class Save:
+    """One attempt to commit a checkpoint."""
+
+    step: int
+    lineage: int
+    view: int
+    """The view in which the step was completed."""
+    writers: tuple[int, ...]
+
+    @property
+    def committer(self) -> int:
+        return self.writers[0]
+
+
+# What members say to each other.
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """My share of the state after this step is durable; where, is in the payload."""
+
+    step: int
+    lineage: int
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class Unable:
+    """I can not write my share, or can not commit."""
+
+    step: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The checkpoint of this step is committed."""
+
+    step: int
+
+
+SaveBody = Stripe | Unable | Saved
+
+
+# What the core wants done.
+
+
+@dataclass(frozen=True)
+class SaySave:
+    to: tuple[int, ...]
+    body: SaveBody
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy the own share of the state after `save.step` when the model stands there, write it, and say
+    `written` or `unable`."""
+
+    save: Save
+
+
+@dataclass(frozen=True)
+class Intend:
+    """All stripes are durable: make the manifest of them, have the intent recorded, and say `recorded`."""
+
+    save: Save
+    stripes: dict[int, bytes] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Put the manifest, and say `committed` or `unable`."""
+
+    save: Save
+
+
+@dataclass(frozen=True)
+class Ended:
+    """This save is over: committed, or given up for that reason. Whatever is still being done for it stops."""
+
+    save: Save
+    committed: bool
+    reason: str = ""
+
+
+SaveAction = SaySave | Copy | Intend | Commit | Ended
+
+
+class SaveCore:
+    """One life of a replica. At most one save is under way."""
+
+    def __init__(self, replica: int) -> None:
+        self.replica = replica
+        self.save: Save | None = None
+        self._view = View()
+        self._mine: Stripe | None = None
+        self._stripes: dict[int, bytes] = {}
+        self._early: dict[int, Stripe] = {}
+        """Stripes of a step that is not complete here yet: its writer was quicker."""
+        self._stable = -1
+        self._intended = False
+        self._committing = False
+
+    def adopt(self, view: View) -> list[SaveAction]:
+        """This view is in force."""
+        if view.lineage != self._view.lineage:
+            self._early.clear()
+        self._view = view
+        save = self.save
+        if save is None:
+            return []
+        present = {member.replica for member in view.members}
+        missing = [w for w in save.writers if w not in present and w not in self._stripes]
+        if view.lineage != save.lineage or self.replica not in present:
+            return self._end("this replica has no part in the job any more")
+        if save.committer not in present:
+            return self._end(f"replica {save.committer}, which was to commit it, is gone")
+        if self.replica == save.committer and missing:
+            return self._give_up(f"replica {missing[0]} is gone before its stripe was durable")
+        # What was said in the view before may have been dropped.
+        return self._tell() if self._mine is not None else []
+
+    def decided(self, step: int, completed_in: int) -> list[SaveAction]:
+        """The record of this step, which was completed in that view, says that the state after it is saved."""
+        actions = self._end("a newer one began") if self.save is not None else []
+        self._early = {sender: stripe for sender, stripe in self._early.items() if stripe.step >= step}
+        writers = tuple(member.replica for member in self._view.members)
+        if self.replica not in writers:
+            return actions
+        if completed_in != self._view.number:
+            # Others completed it, in a view that is over, and count on this replica for a stripe.
+            others = tuple(w for w in writers if w != self.replica)
+            return [*actions, *_say(others, Unable(step, f"replica {self.replica} took no part in the step"))]
+        self.save = Save(step, self._view.lineage, completed_in, writers)
+        self._mine, self._stripes = None, {}
+        self._intended = self._committing = False
+        actions.append(Copy(self.save))
+        for sender, stripe in list(self._early.items()):
+            actions += self.received(sender, stripe)
+        self._early.clear()
+        return actions
+
+    def stable(self, step: int) -> list[SaveAction]:
+        """All members hold the record of this step."""
+        self._stable = max(self._stable, step)
+        return self._progress()
+
+    def written(self, step: int, payload: bytes) -> list[SaveAction]:
+        """The own stripe is durable."""
+        if self.save is None or self.save.step != step or self._mine is not None:
+            return []
+        self._mine = Stripe(step, self.save.lineage, payload)
+        return self._tell()
+
+    def unable(self, step: int, reason: str) -> list[SaveAction]:
+        """The own stripe can not be written, or the manifest not be put."""
+        if self.save is None or self.save.step != step:
+            return []
+        return self._give_up(reason)
+
+    def recorded(self, step: int) -> list[SaveAction]:
+        """The coordinator has recorded the intent."""
+        if self.save is None or self.save.step != step or not self._intended or self._committing:
+            return []
+        self._committing = True
+        return [Commit(self.save)]
+
+    def committed(self, step: int) -> list[SaveAction]:
+        """The manifest is there."""
+        if self.save is None or self.save.step != step:
+            return []
+        save, self.save = self.save, None
+        others = tuple(m.replica for m in self._view.members if m.replica != self.replica)
+        return [*_say(others, Saved(step)), Ended(save, True)]
+
+    def received(self, sender: int, body: SaveBody) -> list[SaveAction]:
+        """A frame of the present view from one of its members."""
+        save = self.save
+        if isinstance(body, Stripe) and (save is None or body.step > save.step):
+            self._early[sender] = body
+            return []
+        if save is None or body.step != save.step:
+            return []
+        match body:
+            case Stripe() if sender in save.writers and body.lineage == save.lineage:
+                self._stripes[sender] = body.payload
+                return self._progress()
+            case Unable():
+                return self._end(body.reason)
+            case Saved():
+                self.save = None
+                return [Ended(save, True)]
+        return []
+
+    def _tell(self) -> list[SaveAction]:
+        assert self.save is not None and self._mine is not None
+        if self.save.committer != self.replica:
+            return [SaySave((self.save.committer,), self._mine)]
+        self._stripes[self.replica] = self._mine.payload
+        return self._progress()
+
+    def _progress(self) -> list[SaveAction]:
+        save = self.save
+        if save is None or save.committer != self.replica or self._intended:
+            return []
+        if set(save.writers) - self._stripes.keys() or self._stable < save.step:
+            return []
+        self._intended = True
+        return [Intend(save, dict(self._stripes))]
+
+    def _give_up(self, reason: str) -> list[SaveAction]:
+        assert self.save is not None
+        others = tuple(m.replica for m in self._view.members if m.replica != self.replica)
+        return [*_say(others, Unable(self.save.step, reason)), *self._end(reason)]
+
+    def _end(self, reason: str) -> list[SaveAction]:
+        assert self.save is not None
+        save, self.save = self.save, None
+        return [Ended(save, False, reason)]
+
+
+def _say(to: tuple[int, ...], body: SaveBody) -> list[SaveAction]:
+    return [SaySave(to, body)] if to else []
