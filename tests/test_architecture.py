@@ -22,7 +22,7 @@ ALLOWED = {
     "agent": {"wire", "protocol", "kinship", "errors"},
     "train": {"mesh", "state", "wire", "protocol", "kinship", "crashpoints", "errors"},
     "mesh": {"wire", "protocol", "errors"},
-    "state": {"protocol", "errors"},
+    "state": {"protocol", "kinship", "errors"},
     "sim": {"protocol", "kinship", "errors"},
     "wire": {"protocol", "errors"},
     "protocol": {"errors"},

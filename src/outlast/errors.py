@@ -26,6 +26,7 @@
     │   └── ObjectDamaged     an object is not what was written: cut short, or its hash is another
     ├── CheckpointError       a checkpoint cannot be used, or not be made
     │   ├── NoCheckpoint      there is none, or none that is good
+    │   ├── SaveGivenUp       a save was told to end before it was complete
     │   └── VaultTaken        another job writes to this URL
     ├── PeerRejected          a peer could not prove that it belongs to the job
     ├── ProtocolError         a peer sent something that the protocol does not allow
@@ -144,6 +145,10 @@ class CheckpointError(OutlastError):
 
 
 class NoCheckpoint(CheckpointError):
+    pass
+
+
+class SaveGivenUp(CheckpointError):
     pass
 
 

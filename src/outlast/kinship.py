@@ -87,6 +87,8 @@ class Stat(NamedTuple):
     parent: int
     group: int
     session: int
+    started_ticks: int
+    """When it was started, in ticks since the machine was: with its number, it names one process for good."""
 
     @property
     def zombie(self) -> bool:
@@ -100,8 +102,9 @@ def stat(pid: int) -> Stat | None:
     head, found, tail = text.rpartition(")")
     if not found:
         return None
-    state, parent, group, session = tail.split()[:4]
-    return Stat(head.partition("(")[2], state, int(parent), int(group), int(session))
+    fields = tail.split()
+    state, parent, group, session = fields[:4]
+    return Stat(head.partition("(")[2], state, int(parent), int(group), int(session), int(fields[19]))
 
 
 def alive(pid: int) -> bool:

@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outlast.errors import ConfigError, ProtocolError
-from outlast.state.image import (
-    Assembly,
-    Entry,
-    Image,
-    copy_piece,
-    decode_image,
-    describe,
-    encode_image,
-    pieces,
-)
-from outlast.state.nodes import DTYPES
+from outlast.state.contents import ITEM_BYTES, Entry, Image, decode_image, encode_image, pieces
+from outlast.state.dtypes import DTYPES
+from outlast.state.image import Assembly, copy_piece, describe
 
 
 def image_of(tensors: list[Tensor]) -> Image:
@@ -64,6 +56,10 @@ def test_every_dtype_arrives_bit_for_bit(name: str) -> None:
 
 def test_the_dtypes_are_all_that_torch_can_copy() -> None:
     assert {torch.bfloat16, torch.bool, torch.float8_e4m3fn, torch.uint64} <= set(DTYPES.values())
+
+
+def test_the_table_of_sizes_is_torchs() -> None:
+    assert {name: ITEM_BYTES[name] for name in DTYPES} == {n: d.itemsize for n, d in DTYPES.items()}
 
 
 strange = {
@@ -130,6 +126,34 @@ def test_an_assembly_knows_what_is_missing() -> None:
     for index in assembly.missing():
         assembly.note(index)
     assert assembly.complete
+
+
+def test_an_assembly_takes_ranges_and_gives_single_tensors() -> None:
+    tensors = [
+        noise(torch.uint8, 100),
+        noise(torch.float32, 0),
+        noise(torch.uint8, 60),
+        noise(torch.int16, 9),
+    ]
+    image = image_of(tensors)
+    assembly = Assembly(image, ranges=[range(64), range(64, 192), range(192, 256)])
+    assert [list(assembly.pieces_of(index)) for index in range(4)] == [[0, 1], [], [1], [2]]
+    for index in (0, 2):
+        copy_piece(image, tensors, assembly.pieces[index], assembly.slot(index))
+        assembly.note(index)
+    assert torch.equal(assembly.tensor(3), tensors[3])
+    assert assembly.tensor(1).shape == (0,)
+    with pytest.raises(ValueError, match=r"\[1\] of t0"):
+        assembly.tensor(0)
+    for ranges in ([range(64), range(128, 256)], [range(64)], [range(64, 256)], []):
+        with pytest.raises(ValueError, match="adjacent"):
+            Assembly(image, ranges=ranges)
+
+
+def test_a_dtype_that_this_torch_lacks_is_a_protocol_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(DTYPES, "uint16")
+    with pytest.raises(ProtocolError, match="uint16"):
+        Assembly(image_of([torch.zeros(3, dtype=torch.uint16)]))
 
 
 def test_tensors_of_an_assembly_are_views_that_outlive_it() -> None:
@@ -239,7 +263,7 @@ def test_a_damaged_image_is_readable_or_a_protocol_error(data: st.DataObject) ->
 
 
 def test_images_are_bounded_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlast.state.image.MAX_IMAGE_BYTES", 50)
+    monkeypatch.setattr("outlast.state.contents.MAX_IMAGE_BYTES", 50)
     with pytest.raises(ConfigError, match="fewer and larger"):
         encode_image(image_of([torch.zeros(1)] * 9))
     with pytest.raises(ProtocolError, match="limit"):

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from outlast.errors import ConfigError, ProtocolError
+from outlast.state.contents import Image, decode_image, encode_image
 from outlast.state.digest import state_digest
-from outlast.state.image import Assembly, Image, copy_piece, decode_image, encode_image
+from outlast.state.image import Assembly, copy_piece
 from outlast.state.training import TrainingState
 
 

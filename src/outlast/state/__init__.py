@@ -1,8 +1,8 @@
 """The training state as bytes: what a joiner receives from its peers, and what is written to disk.
 
 Read the modules in this order: `nodes` and `tree` (any nesting of plain values and tensors, in
-MessagePack), `image` (the
-tensors laid out in one space of bytes, cut into pieces that travel by themselves), `structure` (what two
+MessagePack), `contents` (the tensors laid out in one space of bytes) and `image` (that space, cut into pieces
+that travel by themselves), `structure` (what two
 programs must have in common for one to load the other's state), `optimizer` and `training` (a model, its
 optimizers and the rest, captured and loaded), `digest` (one hash for all of it), `fingerprint` (whether two
 machines compute the same bits).

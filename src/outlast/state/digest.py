@@ -14,7 +14,8 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outlast.state.image import PIECE_BYTES, copy_piece, describe, encode_image, pieces
+from outlast.state.contents import PIECE_BYTES, encode_image, pieces
+from outlast.state.image import copy_piece, describe
 from outlast.state.nodes import encode
 from outlast.state.optimizer import capture_optimizer
 from outlast.state.structure import buffers_of, parameters_of

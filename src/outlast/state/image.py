@@ -1,76 +1,24 @@
-"""Where each tensor of a training state lies in one space of bytes, and how that space moves in pieces.
+"""How the space of bytes that a training state is laid out in moves, piece by piece.
 
-A snapshot of ten thousand small tensors should not be ten thousand messages, and one of two huge tensors
-should not be two. So all tensors are laid out one after the other in a virtual space of bytes, each at a
-multiple of 64, and the space is cut into pieces of equal size without regard to where tensors begin. A piece
-is what travels, what is striped over members and what is asked for again. Nobody allocates the space on the
-sending side: `copy_piece` fills one piece straight from the live tensors. On the receiving side an `Assembly`
-is that space: bytes are received into their final place, and the tensors are views into it.
-
-The `Image` is the table of contents. It says everything but the bytes, and two members that hold the same
-state make the same image, down to the last byte of its encoding. A decoded image is checked until nothing is
-left to trust: the layout must be the one that `describe` would have made.
+`contents` says where each tensor lies. Here are the bytes themselves. The space is cut into pieces without
+regard to where tensors begin. A piece is what travels, what is striped over members and what is asked for
+again. Nobody allocates the space on the sending side: `copy_piece` fills one piece straight from the live
+tensors. On the receiving side an `Assembly` is that space: bytes are received into their final place, and the
+tensors are views into it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 import mmap
 from bisect import bisect_right
 from collections.abc import Sequence
 
-import msgspec
 import torch
 from torch import Tensor
 
 from outlast.errors import ConfigError, ProtocolError
-from outlast.state.nodes import DTYPES, MAX_PLAIN_BYTES, malformed
-
-VERSION = 1
-ALIGNMENT_BYTES = 64
-"""A cache line; also a multiple of every element size, without which a view by dtype is not allowed."""
-
-PIECE_BYTES = 8 << 20
-MAX_TOTAL_BYTES = 1 << 46
-MAX_IMAGE_BYTES = 2 * MAX_PLAIN_BYTES
-MAX_DIMENSIONS = 64
-
-
-class Entry(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """One tensor: what it is called, what it is, and where its bytes are."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    size_bytes: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size_bytes
-
-
-class Image(msgspec.Struct, tag="outlast-image", frozen=True, forbid_unknown_fields=True):
-    """The table of contents of a training state; see the top of this file."""
-
-    version: int
-    entries: tuple[Entry, ...]
-    total_bytes: int
-    plain: bytes
-    """The state without its tensors, as `nodes.encode` made it."""
-    structure: bytes
-    """What a program must have in common with this state to load it, as `structure` made it."""
-
-    @property
-    def digest_of_structure(self) -> str:
-        """The same for two states that differ in values only: those of tensors, and plain ones."""
-        return _digest((self.version, self.entries, self.structure))
-
-    @property
-    def digest(self) -> str:
-        """The same for all members that can serve pieces of one snapshot: all but the tensors' bytes."""
-        return _digest(self)
+from outlast.state.contents import PIECE_BYTES, Entry, Image, lay_out, pieces
+from outlast.state.dtypes import DTYPES
 
 
 def describe(names: Sequence[str], tensors: Sequence[Tensor], plain: bytes, structure: bytes) -> Image:
@@ -79,46 +27,7 @@ def describe(names: Sequence[str], tensors: Sequence[Tensor], plain: bytes, stru
         (name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in zip(names, tensors, strict=True)
     ]
-    entries = _laid_out(parts)
-    return Image(VERSION, entries, _total_bytes(entries), plain, structure)
-
-
-def encode_image(image: Image) -> bytes:
-    encoded = msgspec.msgpack.encode(image)
-    if len(encoded) > MAX_IMAGE_BYTES:
-        raise ConfigError(
-            f"The description of the state's {len(image.entries)} tensors has {len(encoded)} bytes, over the "
-            f"limit of {MAX_IMAGE_BYTES}. Keep fewer and larger tensors in what you hand over as state."
-        )
-    return encoded
-
-
-def decode_image(encoded: bytes) -> Image:
-    """The image, or ProtocolError."""
-    if len(encoded) > MAX_IMAGE_BYTES:
-        raise ProtocolError(f"an image of {len(encoded)} bytes is over the limit of {MAX_IMAGE_BYTES}")
-    try:
-        image = _decoder.decode(encoded)
-    except Exception as error:
-        # As everywhere that strangers' bytes are decoded, no error of another type may escape.
-        raise malformed("image", error) from error
-    if image.version != VERSION:
-        raise ProtocolError(f"the image has version {image.version}; this program reads version {VERSION}")
-    for entry in image.entries:
-        _check(entry)
-    layout = _laid_out([(entry.name, entry.dtype, entry.shape) for entry in image.entries])
-    if image.entries != layout or image.total_bytes != _total_bytes(layout):
-        raise ProtocolError("the image's offsets are not those that its tensors have")
-    if image.total_bytes > MAX_TOTAL_BYTES:
-        raise ProtocolError(f"an image of {image.total_bytes} bytes is over the limit of {MAX_TOTAL_BYTES}")
-    return image
-
-
-def pieces(total_bytes: int, piece_bytes: int = PIECE_BYTES) -> list[range]:
-    """The ranges of bytes that travel by themselves; all of them have `piece_bytes`, except for the last."""
-    if piece_bytes < 1:
-        raise ConfigError(f"piece_bytes = {piece_bytes}: a piece needs at least one byte.")
-    return [range(lo, min(lo + piece_bytes, total_bytes)) for lo in range(0, total_bytes, piece_bytes)]
+    return lay_out(parts, plain, structure)
 
 
 def copy_piece(image: Image, tensors: Sequence[Tensor], piece: range, out: memoryview | Tensor) -> None:
@@ -152,12 +61,23 @@ def copy_piece(image: Image, tensors: Sequence[Tensor], piece: range, out: memor
 class Assembly:
     """The receiver's side of an image: one space of bytes that pieces are received into, in any order.
 
-    Different threads may fill different slots and note them; noting one twice is harmless.
+    The pieces are of equal size, or the `ranges` given, which must be adjacent and cover the space. Different
+    threads may fill different slots and note them; noting one twice is harmless.
     """
 
-    def __init__(self, image: Image, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(
+        self, image: Image, piece_bytes: int = PIECE_BYTES, *, ranges: Sequence[range] | None = None
+    ) -> None:
+        unknown = {entry.dtype for entry in image.entries} - DTYPES.keys()
+        if unknown:
+            raise ProtocolError(f"this torch cannot hold tensors of dtype {', '.join(sorted(unknown))}")
         self.image = image
-        self.pieces = pieces(image.total_bytes, piece_bytes)
+        self.pieces = pieces(image.total_bytes, piece_bytes) if ranges is None else list(ranges)
+        if [0, *(piece.stop for piece in self.pieces)] != [
+            *(piece.start for piece in self.pieces),
+            image.total_bytes,
+        ]:
+            raise ValueError("the ranges are not adjacent, or do not cover the space")
         self._arrived = bytearray(len(self.pieces))
         self._space = _anonymous_memory(max(1, image.total_bytes))
         self._flat = torch.frombuffer(self._space, dtype=torch.uint8)
@@ -182,43 +102,30 @@ class Assembly:
         """All tensors, as views into the space: nothing is copied, and they keep the space alive."""
         if not self.complete:
             raise ValueError(f"the pieces {self.missing()[:8]} … have not arrived yet")
-        return [
-            self._flat[entry.offset : entry.end].view(DTYPES[entry.dtype]).view(entry.shape)
-            if entry.size_bytes
-            else torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
-            for entry in self.image.entries
-        ]
+        return [self._view(entry) for entry in self.image.entries]
 
+    def tensor(self, index: int) -> Tensor:
+        """One tensor, for which only the pieces that it lies in must have arrived."""
+        entry = self.image.entries[index]
+        absent = [piece for piece in self.pieces_of(index) if not self._arrived[piece]]
+        if absent:
+            raise ValueError(f"the pieces {absent[:8]} of {entry.name} have not arrived yet")
+        return self._view(entry)
 
-_decoder = msgspec.msgpack.Decoder(Image)
+    def pieces_of(self, index: int) -> range:
+        """The numbers of the pieces that a tensor lies in."""
+        entry = self.image.entries[index]
+        if not entry.size_bytes:
+            return range(0)
+        first = bisect_right(self.pieces, entry.offset, key=lambda piece: piece.start) - 1
+        last = bisect_right(self.pieces, entry.end - 1, key=lambda piece: piece.start) - 1
+        return range(first, last + 1)
 
-
-def _laid_out(parts: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[Entry, ...]:
-    entries = []
-    offset = 0
-    for name, dtype, shape in parts:
-        size_bytes = math.prod(shape) * DTYPES[dtype].itemsize
-        entries.append(Entry(name, dtype, shape, offset, size_bytes))
-        offset = _aligned(offset + size_bytes)
-    return tuple(entries)
-
-
-def _total_bytes(entries: tuple[Entry, ...]) -> int:
-    return _aligned(entries[-1].end) if entries else 0
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def _check(entry: Entry) -> None:
-    """What `_laid_out` and torch take for granted. Empty tensors are measured, too, by their strides."""
-    if entry.dtype not in DTYPES:
-        raise ProtocolError(f"this torch cannot hold a tensor of dtype {entry.dtype[:40]!r}")
-    if len(entry.shape) > MAX_DIMENSIONS or min(entry.shape, default=0) < 0:
-        raise ProtocolError("the image has a tensor of an impossible shape")
-    if math.prod(max(1, size) for size in entry.shape) > MAX_TOTAL_BYTES:
-        raise ProtocolError("the image has a tensor of an impossible size")
+    def _view(self, entry: Entry) -> Tensor:
+        dtype = DTYPES[entry.dtype]
+        if not entry.size_bytes:
+            return torch.empty(entry.shape, dtype=dtype)
+        return self._flat[entry.offset : entry.end].view(dtype).view(entry.shape)
 
 
 def _bytes_of(tensor: Tensor, entry: Entry, lo: int, hi: int) -> Tensor:
@@ -260,7 +167,3 @@ def _anonymous_memory(size_bytes: int) -> mmap.mmap:
             f"The training state has {size_bytes / 2**30:.1f} GiB, and this machine cannot give as much "
             f"memory ({error}). Replicas need room for the state twice while they join."
         ) from error
-
-
-def _digest(value: object) -> str:
-    return hashlib.blake2b(msgspec.msgpack.encode(value), digest_size=32).hexdigest()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Literal, Union
 
 import msgspec
-import torch
 
 from outlast.errors import ConfigError, ProtocolError
 
@@ -18,15 +17,6 @@ MAX_PLAIN_BYTES = 32 << 20
 """Numbers in bulk belong into tensors, which are neither parsed nor held twice."""
 
 _REASON_CHARS = 160
-
-_DTYPE_NAMES = (
-    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-    *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-    "float4_e2m1fn_x2",
-)
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _DTYPE_NAMES if hasattr(torch, name)}
-"""The dtypes that a tensor of the state may have, by name: those that this torch can copy bit for bit."""
 
 
 class TensorNode(msgspec.Struct, tag="tensor", array_like=True, frozen=True, forbid_unknown_fields=True):

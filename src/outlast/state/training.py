@@ -21,7 +21,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outlast.errors import ConfigError, ProtocolError
-from outlast.state.image import Image, describe
+from outlast.state.contents import Image
+from outlast.state.image import describe
 from outlast.state.nodes import DictNode, Node, decode, encode
 from outlast.state.optimizer import capture_optimizer, parameters_in, plan_optimizer_load
 from outlast.state.structure import (

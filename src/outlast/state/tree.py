@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from outlast.errors import ConfigError, ProtocolError
+from outlast.state.dtypes import DTYPES
 from outlast.state.nodes import (
-    DTYPES,
     BytesNode,
     DeviceNode,
     DictNode,
