@@ -106,7 +106,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Ended:
-    """This save is over: committed, or given up for that reason. Whatever is still being done for it stops."""
+    """This save is over: committed, or given up for that reason. What is still being done for it stops."""
 
     save: Save
     committed: bool
@@ -151,7 +151,7 @@ class SaveCore:
         return self._tell() if self._mine is not None else []
 
     def decided(self, step: int, completed_in: int) -> list[SaveAction]:
-        """The record of this step, which was completed in that view, says that the state after it is saved."""
+        """The record of this step, completed in that view, says that the state after it is to be saved."""
         actions = self._end("a newer one began") if self.save is not None else []
         self._early = {sender: stripe for sender, stripe in self._early.items() if stripe.step >= step}
         writers = tuple(member.replica for member in self._view.members)

@@ -285,6 +285,8 @@ class StepCore:
         """For one who learns: the newest view that members came into out of step, and fed it again."""
         self._fed_first = BLANK
         self._fed_top = BLANK
+        self._loaded_in = 0
+        """The view in which the state was given that this life began with."""
         self._contributed = False
         self._concluded = False
         self._heard: dict[int, Holding] = {}
@@ -394,6 +396,7 @@ class StepCore:
                 Lost(f"it was given the state after step {step}, and members only have step {self._fed_top}")
             ]
         self._start_from(step)
+        self._loaded_in = self.view.number if view is None else view
         self._offers = {offer for offer in self._offers if offer > step}
         if self.mode is Mode.LOADING:
             return self._caught_up()
@@ -490,8 +493,12 @@ class StepCore:
 
     def _found(self, founder: int) -> list[StepAction]:
         """Nobody had anything when they spoke."""
+        if self.newest != BLANK and self._loaded_in == self.view.number:
+            # The founder has heard from all, and was quick.
+            self._top = self.newest
+            return self._caught_up()
         if self.newest != BLANK:
-            # A state that was still on its way to one of them is older than the new beginning.
+            # A state that was still on its way here when all others had none is older than the beginning.
             return [Lost("the state that it was given last is not that of this lineage")]
         self.mode = Mode.FOUNDING if founder == self.replica else Mode.LOADING
         return [Found()] if founder == self.replica else []

@@ -22,10 +22,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outlast.protocol import member, steps
+from outlast.protocol import member, saving, steps
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.views import Member, View
 from outlast.sim.checkers import require
+from outlast.sim.saver import Saver
 from outlast.sim.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Piece:
     servers: int
     number: int
     digest: int
+    claim: int
+    """Part of the state: under which claim it is saved."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -79,7 +82,12 @@ class LearnerLoaded:
     learner: Member
 
 
-Free = Piece | Share | FedFrom | LearnerLoaded
+@dataclass(frozen=True)
+class Founding:
+    """Whoever finds out what the lineage begins with is still at it."""
+
+
+Free = Piece | Share | FedFrom | LearnerLoaded | Founding
 
 
 class Engine:
@@ -92,6 +100,7 @@ class Engine:
         self.records: dict[int, int] = {}
         self.broken: set[int] = set()
         self.trainer = Trainer(self)
+        self.saver = Saver(self)
         self.over = False
         self._early: list[member.Frame] = []
         self._sums: dict[tuple[int, int], dict[int, int]] = {}
@@ -146,7 +155,14 @@ class Engine:
             case steps.Say():
                 self._say(action)
             case steps.Found():
-                self.trainer.found(action.step)
+                self.saver.found()
+            case saving.SaySave():
+                for replica in action.to:
+                    # Who is out of the view by now needs no word.
+                    if self.view.member(replica) is not None:
+                        self._send(self.view.member(replica), action.body)
+            case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended():
+                self.saver.do(action)
             case steps.Attempt():
                 sim.history.attempts(self, action.step)
                 self.trainer.attempt(action.step)
@@ -209,7 +225,7 @@ class Engine:
         """The record of this step, for one who lacks it."""
         return self.records[step]
 
-    def _send(self, to: Member | None, body: steps.Body | Free, payload: int = 0) -> None:
+    def _send(self, to: Member | None, body: steps.Body | saving.SaveBody | Free, payload: int = 0) -> None:
         assert to is not None
         peer = self.node.sim.replica_node(to.replica)
         me, moves = self.me, isinstance(body, steps.Holding) and not body.running
@@ -246,6 +262,8 @@ class Engine:
                     if not self.core.undone(step, offer[0])
                 }
                 self.perform(actions)
+            case Founding():
+                self._moved_at = now
             case LearnerLoaded():
                 self.perform(self.participant.learner_loaded(body.learner, now))
             case steps.Switched():
@@ -283,7 +301,10 @@ class Engine:
         require(record != 0, f"{self.node.name} has no record of step {step}, though it shall be complete")
         self.records[step] = record
         self._offers.pop(step, None)
+        if by_attempt:
+            self.node.sim.vault.completed_in[record] = self.view.number
         self.node.sim.history.completed(self, step, record, by_attempt=by_attempt)
+        self.saver.completed(step, record)
 
     # Those who learn.
 
@@ -323,7 +344,7 @@ class Engine:
         """Send the own share of the state after this step, which the training thread has copied."""
         index = servers.index(self.node.replica)
         for number in range(PIECES):
-            self._send(to, Piece(view, step, index, len(servers), number, digest))
+            self._send(to, Piece(view, step, index, len(servers), number, digest, self.saver.claim))
 
     def _receive_piece(self, piece: Piece) -> None:
         if self.core.newest != steps.BLANK:
@@ -337,7 +358,14 @@ class Engine:
         self._moved_at = self.node.sim.world.now
         self.node.sim.history.pinned(self, {(one.step, one.digest) for one in self._pieces.values()})
         if len(self._pieces) == piece.servers * PIECES:
+            self.saver.claim = piece.claim
             self.trainer.receive_state(piece.step, piece.digest, piece.view)
+
+    def begin(self, step: int, digest: int) -> None:
+        """The lineage begins with the state after this step, unless somebody else has begun it meanwhile."""
+        if self.core.mode is steps.Mode.FOUNDING:
+            self.trainer.found(step, digest)
+            self.perform(self.participant.founded(step, self.node.sim.world.now))
 
     def loaded(self, step: int, view: int) -> None:
         """The training thread has loaded the state after this step."""
@@ -357,6 +385,9 @@ class Engine:
             if node is None or not node.up or node.core.incarnation > peer.incarnation:
                 self.lost_connection(peer.replica)
         self.perform([])
+        if self.core.mode is steps.Mode.FOUNDING:
+            for replica in self.core.others:
+                self._send(self.view.member(replica), Founding())
         now = self.node.sim.world.now
         lacks = self.core.newest == steps.BLANK or any(step > self.core.step for step in self._offers)
         waits = self.core.mode in (steps.Mode.LEARNING, steps.Mode.LOADING) and lacks and self.view.members

@@ -20,6 +20,7 @@ from outlast.sim.network import Network
 from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode
 from outlast.sim.replica import ReplicaNode
 from outlast.sim.store import SLOWEST_REQUEST_S, SimStore
+from outlast.sim.vault import SimVault
 from outlast.sim.world import World
 
 FAULTY_FOR_S = 8.0
@@ -73,6 +74,7 @@ class Simulation:
         self.network = Network(self.world)
         self.mesh = Mesh(self.world, self.network)
         self.store = SimStore(self.world, self.timing.lease_s)
+        self.vault = SimVault(self)
         self.checkers = Checkers(self)
         self.history = History(self)
         self.store.on_commit = self.checkers.committed

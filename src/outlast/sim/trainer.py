@@ -46,8 +46,8 @@ class Trainer:
         self._sim.history.pins(self._engine, pin, self.applied)
         self._pins.append((pin, view))
 
-    def found(self, step: int) -> None:
-        self._set_state(step, 0)
+    def found(self, step: int, digest: int) -> None:
+        self._set_state(step, digest)
 
     def receive_state(self, step: int, digest: int, view: int) -> None:
         if self.applied == BLANK:
@@ -57,6 +57,7 @@ class Trainer:
     def _set_state(self, step: int, digest: int) -> None:
         self.applied, self.digest = step, digest
         self._sim.history.stands_at(self._engine, step, digest)
+        self._engine.saver.look()
 
     # What it does.
 

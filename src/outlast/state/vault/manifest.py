@@ -13,9 +13,10 @@ import msgspec
 from msgspec import Meta
 
 from outlast.errors import ConfigError, ObjectDamaged, ProtocolError
+from outlast.protocol.trunk import MAX_STEP
 from outlast.state.contents import MAX_IMAGE_BYTES, MAX_TOTAL_BYTES, Image, check_image
 from outlast.state.vault.chunking import MAX_CHUNK_BYTES
-from outlast.state.vault.names import MANIFEST_PATTERN, MAX_CLAIM, MAX_STEP, checkpoint_of
+from outlast.state.vault.names import MANIFEST_PATTERN, MAX_CLAIM, checkpoint_of
 from outlast.state.vault.sealing import Document, Migrations, laid_out, seal_of, unsealed
 
 VERSION = 1

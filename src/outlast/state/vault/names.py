@@ -2,27 +2,20 @@
 nobody's business and left alone."""
 
 import re
-from typing import NamedTuple
+
+from outlast.protocol.trunk import Checkpoint
 
 CLAIMS = "claims/"
 MANIFESTS = "manifests/"
 CHUNKS = "chunks/"
 
 MAX_CLAIM = 10**8 - 1
-MAX_STEP = 10**12 - 1
 
 MANIFEST_PATTERN = r"^manifests/([0-9]{8})-([0-9]{12})\.json$"
 _MANIFEST = re.compile(MANIFEST_PATTERN)
 _CLAIM = re.compile(r"^claims/([0-9]{8})\.json$")
 _BEAT = re.compile(r"^claims/([0-9]{8})\.beat$")
 _CHUNK = re.compile(r"^chunks/([0-9a-f]{2})/(\1[0-9a-f]{62})(\.z)?$")
-
-
-class Checkpoint(NamedTuple):
-    """What the name of a manifest says: under which claim it was made, and after which step."""
-
-    claim: int
-    step: int
 
 
 def claim_name(number: int) -> str:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from outlast.errors import ObjectDamaged, ObjectMissing, StorageUnavailable, VaultTaken
+from outlast.protocol.trunk import Base, Checkpoint, walk_trunk
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.manifest import (
     MAX_CLAIM_BYTES,
@@ -31,7 +32,6 @@ from outlast.state.vault.names import (
     CHUNKS,
     CLAIMS,
     MANIFESTS,
-    Checkpoint,
     checkpoint_of,
     chunk_digest,
     chunk_name,
@@ -41,7 +41,6 @@ from outlast.state.vault.names import (
 )
 from outlast.state.vault.occupancy import Holder, Process, Watch, find_holder
 from outlast.state.vault.search import Problems, Search
-from outlast.state.vault.trunk import Base, walk_trunk
 
 CLAIM_ATTEMPTS = 16
 

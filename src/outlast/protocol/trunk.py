@@ -8,9 +8,17 @@ somebody went back behind, or that a writer who was cut off has left.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from outlast.state.vault.names import MAX_STEP, Checkpoint
+MAX_STEP = 10**12 - 1
+
+
+class Checkpoint(NamedTuple):
+    """What the name of a manifest says: under which claim it was made, and after which step."""
+
+    claim: int
+    step: int
+
 
 Base = Checkpoint | Literal["unknown"] | None
 """What a claim goes on from; None if it began from nothing."""
@@ -41,3 +49,18 @@ def walk_trunk(
         else:
             assert base.claim < claim, "a claim goes on from an earlier one"
             claim, last_step = base
+
+
+def before_claim(
+    number: int, claims: Iterable[int], checkpoints: Iterable[Checkpoint], base_of: Callable[[int], Base]
+) -> Iterator[Checkpoint]:
+    """The trunk as it was for whoever made this claim, with all that was committed until then.
+
+    Between looking for a base and making the claim, the holder of the one before may have committed another
+    checkpoint. After the claim it can not any more, so one more look tells whether the base was the newest;
+    if not, claim again."""
+    return walk_trunk(
+        [claim for claim in claims if claim < number],
+        [checkpoint for checkpoint in checkpoints if checkpoint.claim < number],
+        base_of,
+    )

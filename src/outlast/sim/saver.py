@@ -1,0 +1,136 @@
+"""A replica's side of checkpoints in the simulator: what `train/saving.py` does, without bytes.
+
+It copies the state when the training thread stands after the right step, puts its stripe, and as the
+committer makes the manifest and puts that. It also finds out what a lineage begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from outlast.protocol import saving
+from outlast.protocol.participant import Action
+from outlast.protocol.trunk import Checkpoint
+from outlast.protocol.views import Intent
+from outlast.sim.vault import ManifestObject, StripeObject
+
+if TYPE_CHECKING:
+    from outlast.sim.engine import Engine
+
+
+class Saver:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sim = engine.node.sim
+        self._vault = self._sim.vault
+        self.claim = 0
+        """Under which this lineage saves; learned with the state."""
+        self._due: saving.Save | None = None
+        self._intents: dict[int, ManifestObject] = {}
+
+    def completed(self, step: int, record: int) -> None:
+        """The record of this step is held: does it say that the state is saved?"""
+        if self._vault.says_save(record):
+            engine = self._engine
+            made_in = self._vault.completed_in[record]
+            engine.perform(engine.participant.save_decided(step, made_in, self._sim.world.now))
+
+    def do(self, action: saving.SaveAction) -> None:
+        match action:
+            case saving.Copy():
+                self._due = action.save
+                self.look()
+            case saving.Intend():
+                self._intend(action.save, action.stripes)
+            case saving.Commit():
+                self._commit(action.save)
+            case saving.Ended():
+                self._due = None
+                self._intents.pop(action.save.step, None)
+            case _:
+                raise AssertionError(f"{action} is said, not done")
+
+    def look(self) -> None:
+        """Copy what is due, if the training thread stands there."""
+        save, trainer = self._due, self._engine.trainer
+        if save is None or trainer.applied < save.step:
+            return
+        self._due = None
+        if trainer.applied > save.step:
+            self._failed(save.step, "the training thread has gone on")
+            return
+        place = save.writers.index(self._engine.node.replica)
+        stripe = StripeObject(save.step, trainer.digest, place, len(save.writers))
+
+        def durable(done: bool) -> None:
+            if done:
+                payload = f"{stripe.digest} {place} {len(save.writers)}".encode()
+                self._act(lambda now: self._engine.participant.stripe_written(save.step, payload, now))
+            else:
+                self._failed(save.step, "its stripe could not be written")
+
+        self._vault.put_stripe(self._engine.node, stripe, durable)
+
+    def _intend(self, save: saving.Save, payloads: dict[int, bytes]) -> None:
+        found = [tuple(map(int, payload.split())) for payload in payloads.values()]
+        stripes = frozenset(StripeObject(save.step, *numbers) for numbers in found)
+        seal = format(hash((save, stripes)) & (1 << 64) - 1, "x")
+        intent = Intent(step=save.step, lineage=save.lineage, seal=seal)
+        self._intents[save.step] = ManifestObject(Checkpoint(self.claim, save.step), intent, stripes)
+        self._act(lambda now: self._engine.participant.intends(intent, now))
+
+    def _commit(self, save: saving.Save) -> None:
+        def answered(done: bool) -> None:
+            if done:
+                self._act(lambda now: self._engine.participant.save_committed(save.step, now))
+            else:
+                self._failed(save.step, "its manifest could not be put")
+
+        self._vault.put_manifest(self._engine.node, self._intents[save.step], answered)
+
+    def _failed(self, step: int, reason: str) -> None:
+        self._act(lambda now: self._engine.participant.save_failed(step, reason, now))
+
+    def _act(self, event: Callable[[float], list[Action]]) -> None:
+        if not self._engine.over:
+            self._engine.perform(event(self._sim.world.now))
+
+    # What a lineage begins with.
+
+    def found(self) -> None:
+        """Claim the right to go on from the newest checkpoint."""
+        if not self._vault.save_every:
+            self._begin(0, None)
+            return
+        self._vault.list_all(self._engine.node, self._listed)
+
+    def _listed(self) -> None:
+        number = max(self._vault.claims, default=0) + 1
+        base = next(iter(self._vault.trunk()), None)
+        self._vault.put_claim(self._engine.node, number, base, lambda done: self._claimed(number, base, done))
+
+    def _claimed(self, number: int, base: Checkpoint | None, done: bool) -> None:
+        if self._engine.over:
+            return
+        if not done:
+            self._vault.list_all(self._engine.node, self._listed)
+        else:
+            self._vault.list_all(self._engine.node, lambda: self._look_again(number, base))
+
+    def _look_again(self, number: int, base: Checkpoint | None) -> None:
+        if self._engine.over:
+            return
+        if max(self._vault.claims) > number or self._vault.newest_before(number) != base:
+            self._listed()
+        else:
+            self._begin(number, base)
+
+    def _begin(self, claim: int, base: Checkpoint | None) -> None:
+        engine = self._engine
+        self.claim = claim
+        digest = self._vault.manifests[base].digest if base is not None else 0
+        step = base.step if base is not None else 0
+        if claim:
+            self._vault.begins(engine.node.name, claim, base, digest)
+        engine.begin(step, digest)

@@ -1,0 +1,158 @@
+"""A storage for checkpoints: what is put in it stays, and may arrive late, after its sender is dead.
+
+The promises of checkpoints are checked where they are made:
+
+- *Nothing points to what is not durable*: when a manifest arrives, every stripe that it names is there, and
+  all of them are of one state.
+- *Nobody commits who may not*: when it arrives, its intent is in the coordinator's document.
+- *Only what is stable is saved*: every member of the view then held the record of its step.
+- *At most one lineage goes on*: whoever begins to train from storage holds the newest claim, and goes on from
+  the newest checkpoint that was committed before that claim, along one trunk. So nothing is lost that was
+  committed, and what a writer that was cut off commits later leads nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
+from outlast.protocol.views import Intent
+from outlast.sim.checkers import require
+from outlast.sim.world import Node
+
+if TYPE_CHECKING:
+    from outlast.sim.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class StripeObject:
+    """One writer's share of the state after a step."""
+
+    step: int
+    digest: int
+    place: int
+    count: int
+
+
+@dataclass(frozen=True)
+class ManifestObject:
+    checkpoint: Checkpoint
+    intent: Intent
+    stripes: frozenset[StripeObject]
+
+    @property
+    def digest(self) -> int:
+        return next(iter(self.stripes)).digest
+
+
+class SimVault:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        chance = sim.world.chance
+        self._slowness_s = chance.choice([0.01, 0.05, 0.5])
+        self._failures = chance.choice([0.0, 0.0, 0.1])
+        self.save_every = chance.choice([0, 2, 5, 20])
+        """About one record in so many says that the state after it is saved; 0 for a job without any."""
+        self.completed_in: dict[int, int] = {}
+        """Record → the view in which it was made."""
+        self.stripes: set[StripeObject] = set()
+        self.claims: dict[int, Checkpoint | None] = {}
+        self.manifests: dict[Checkpoint, ManifestObject] = {}
+        self.commits = 0
+        self._before: dict[int, tuple[Checkpoint, ...]] = {}
+        """Claim → what was committed when it was made."""
+
+    def says_save(self, record: int) -> bool:
+        return self.save_every > 0 and record % self.save_every == 0
+
+    def base_of(self, number: int) -> Base:
+        return self.claims[number]
+
+    def trunk(self) -> list[Checkpoint]:
+        return list(walk_trunk(self.claims, self.manifests, self.base_of))
+
+    def newest_before(self, number: int) -> Checkpoint | None:
+        return next(before_claim(number, self.claims, self.manifests, self.base_of), None)
+
+    # Requests. Each arrives after a while, whatever has become of its sender; the answer comes later.
+
+    def put_stripe(self, node: Node, stripe: StripeObject, answer: Callable[[bool], None]) -> None:
+        self._call(node, lambda: self.stripes.add(stripe), answer)
+
+    def put_manifest(self, node: Node, manifest: ManifestObject, answer: Callable[[bool], None]) -> None:
+        if max(self.claims, default=0) > manifest.checkpoint.claim:
+            # Looked at before the put; another claim may still come in between.
+            self._sim.world.after(0.01, node, answer, False)
+            return
+        self._call(node, lambda: self._commit(manifest), answer)
+
+    def put_claim(
+        self, node: Node, number: int, base: Checkpoint | None, answer: Callable[[bool], None]
+    ) -> None:
+        def apply() -> bool:
+            if number in self.claims:
+                return False
+            self.claims[number] = base
+            self._before[number] = tuple(self.manifests)
+            return True
+
+        self._call(node, apply, answer)
+
+    def list_all(self, node: Node, answer: Callable[[], None]) -> None:
+        self._sim.world.after(self._delay(), node, answer)
+
+    def _call(self, node: Node, apply: Callable[[], object], answer: Callable[[bool], None]) -> None:
+        chance = self._sim.world.chance
+        fails = chance.random() < self._failures
+        happens = not fails or chance.random() < 0.5
+        outcome: list[object] = []
+        if happens:
+            self._sim.world.after(self._delay(), None, lambda: outcome.append(apply()))
+
+        def answered() -> None:
+            done = bool(outcome) and outcome[0] is not False
+            answer(done and not fails)
+
+        self._sim.world.after(2.5 * self._slowness_s + self._delay(), node, answered)
+
+    def _delay(self) -> float:
+        return self._sim.world.chance.uniform(0.001, 2 * self._slowness_s)
+
+    # The promises.
+
+    def _commit(self, manifest: ManifestObject) -> bool:
+        step = manifest.checkpoint.step
+        require(
+            manifest.stripes <= self.stripes,
+            f"the checkpoint of step {step} names stripes that are not durable",
+        )
+        require(
+            len({(stripe.step, stripe.digest) for stripe in manifest.stripes}) == 1
+            and {stripe.place for stripe in manifest.stripes} == set(range(len(manifest.stripes))),
+            f"the checkpoint of step {step} is not one state: {manifest.stripes}",
+        )
+        document = self._sim.store.document
+        require(
+            document is not None and manifest.intent in document.intents,
+            f"the checkpoint of step {step} is committed without its intent",
+        )
+        if manifest.checkpoint not in self.manifests:
+            self.manifests[manifest.checkpoint] = manifest
+            self.commits += 1
+            self._sim.world.note("vault", f"{manifest.checkpoint} is committed")
+        return self.manifests[manifest.checkpoint].digest == manifest.digest
+
+    def begins(self, who: str, claim: int, base: Checkpoint | None, digest: int) -> None:
+        """Somebody begins to train, under this claim, from that checkpoint."""
+        newest = max(self.claims)
+        committed = [c for c in self._before[claim] if c in self.manifests]
+        trunk = before_claim(claim, self.claims, committed, self.base_of)
+        best = next(trunk, None)
+        require(best == base, f"{who} goes on from {base}, but {best} was committed before claim {claim}")
+        require(
+            base is None or self.manifests[base].digest == digest,
+            f"{who} goes on from {base} in another state than was saved",
+        )
+        self._sim.world.note(who, f"begins from {base} under claim {claim} (the newest is {newest})")
