@@ -1,0 +1,37 @@
+"""Under which claim a run saves: part of the training state, so that whoever is given the state knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from outlast.state.vault.manifest import Claim
+
+
+class HeldClaim:
+    """An extra of the training state. Whoever founds a lineage sets it; the others are given it."""
+
+    def __init__(self) -> None:
+        self.claim: Claim | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.claim is not None
+
+    @property
+    def number(self) -> int:
+        assert self.claim is not None
+        return self.claim.number
+
+    @property
+    def base(self) -> str | None:
+        assert self.claim is not None
+        return self.claim.base
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"claim": None if self.claim is None else msgspec.to_builtins(self.claim)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.claim = None if state["claim"] is None else msgspec.convert(state["claim"], Claim)

@@ -1,0 +1,102 @@
+"""What a lineage begins with: the newest good checkpoint, if there is one.
+
+    the newest one that loads ──▶ claim: I go on from it ──▶ look again ──▶ begin
+               ▲                                                 │
+               └──── a newer one was committed in between ◄──────┘
+
+A checkpoint that is damaged, or not to be trusted, is named and passed over. A storage that does not answer
+is another matter: to begin without it could mean to begin from nothing, so that is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from outlast.errors import ObjectDamaged, ObjectMissing
+from outlast.protocol.roster import INTENTS_KEPT
+from outlast.protocol.trunk import Checkpoint
+from outlast.protocol.views import Intent
+from outlast.state.image import Assembly
+from outlast.state.vault.chunks import read_chunks
+from outlast.state.vault.manifest import Claim, Manifest
+from outlast.state.vault.occupancy import Process
+from outlast.train.tiers import Tiers, nothing_good
+
+log = logging.getLogger(__name__)
+
+READING_THREADS = 4
+LOOKS_MOST = 16
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What to begin with, and the claim that allows it."""
+
+    claim: Claim
+    manifest: Manifest | None = None
+    state: Assembly | None = None
+
+
+def find_beginning(
+    tiers: Tiers, *, run: str, lineage: int, intents: Collection[Intent], process: Process
+) -> Beginning:
+    """Load the newest good checkpoint into memory, and claim the right to go on from it."""
+    found: tuple[Checkpoint, Manifest, Assembly] | None = None
+    for _ in range(LOOKS_MOST):
+        rejected: dict[Checkpoint, str] = {}
+        for checkpoint in tiers.trunk():
+            if found is not None and found[0] == checkpoint:
+                break
+            loaded = _load(tiers, checkpoint, run, intents, rejected)
+            if loaded is not None:
+                found = (checkpoint, *loaded)
+                break
+        else:
+            if rejected:
+                raise nothing_good(tiers, list(rejected.values()))
+        base = found[0] if found is not None else None
+        claim = tiers.claim(run=run, lineage=lineage, base=base, process=process)
+        now = next((c for c in tiers.trunk(before=claim.number) if c not in rejected), None)
+        if now == base:
+            return Beginning(claim, *found[1:]) if found is not None else Beginning(claim)
+        log.warning("a newer checkpoint was committed while this run looked for one; looking again")
+    raise nothing_good(tiers, ["others keep writing to it"])
+
+
+def _load(
+    tiers: Tiers,
+    checkpoint: Checkpoint,
+    run: str,
+    intents: Collection[Intent],
+    rejected: dict[Checkpoint, str],
+) -> tuple[Manifest, Assembly] | None:
+    reasons = []
+    for vault, manifest in tiers.copies(checkpoint):
+        if not is_trusted(manifest, run, intents):
+            reasons.append("the coordinator knows nothing of an intent to make it")
+            continue
+        assembly = Assembly(manifest.image, ranges=[range(c.start, c.stop) for c in manifest.chunks])
+        try:
+            read_chunks(vault.storage, manifest, assembly, threads=READING_THREADS)
+        except (ObjectDamaged, ObjectMissing) as error:
+            reasons.append(str(error))
+            continue
+        return manifest, assembly
+    reason = "; ".join(reasons) or "its manifest cannot be read"
+    log.warning("the checkpoint of step %d is passed over: %s", checkpoint.step, reason)
+    rejected[checkpoint] = f"step {checkpoint.step}: {reason}"
+    return None
+
+
+def is_trusted(manifest: Manifest, run: str, intents: Collection[Intent]) -> bool:
+    """Whether the manifest was allowed to be made. Of another run's nothing is known here: its coordinator's
+    store is not this one's, so what it committed is taken at its word."""
+    if manifest.run != run:
+        return True
+    if any((one.step, one.lineage, one.seal) == (manifest.step, manifest.lineage, manifest.seal) for one in intents):
+        return True
+    # Only the newest are remembered.
+    oldest = min(((one.lineage, one.step) for one in intents), default=(0, 0))
+    return len(intents) >= INTENTS_KEPT and (manifest.lineage, manifest.step) < oldest
