@@ -1,14 +1,15 @@
 """What a storage can do, and what each answer promises.
 
-A storage holds objects: bytes under a key such as `chunks/ab/ab12…`. Keys are relative, made of `[a-z0-9._-]`
-and `/`. All calls are blocking and may be made from several threads at once. What is put is durable when the
-call returns: a machine that loses its power in the next instant still has it. An object is there as a whole
-or not at all, for every reader, at every moment; what a put that failed or was killed leaves behind is never
-listed and never read.
+A storage holds objects: bytes under a key such as `chunks/ab/ab12…`. `keys.py` says what a key looks like; no
+key is the folder of another one, since on disks it cannot be. All calls are blocking and may be made from
+several threads at once. What is put is durable when the call returns: a machine that loses its power in the
+next instant still has it; and so is what is listed, whoever put it. An object is there as a whole or not at
+all, for every reader, at every moment; what a put that failed or was killed leaves behind is never listed and
+never read.
 
-Every failure is a `StorageError`, with the URL and the key in its message. A put whose outcome is unknown
-(the connection broke before the answer) raises `StorageUnavailable`, and the object may or may not be there:
-put again, or look.
+Every failure is a `StorageError`, with the URL and the key in its message; only a key that cannot be one is a
+`UsageError`. A put whose outcome is unknown (the connection broke before the answer) raises
+`StorageUnavailable`, and the object may or may not be there: put again, or look.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,7 +45,8 @@ class Storage(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Stored]:
-        """All objects whose keys begin with `prefix`, which ends with `/`, in the order of their keys."""
+        """All objects whose keys begin with `prefix`, which ends with `/` or is empty, in the order of
+        their keys. What is put or deleted meanwhile may or may not be among them."""
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
