@@ -38,28 +38,23 @@ def written(
     return writer, writer.write((r, space[r.start : r.stop]) for r in chunk_ranges(image))
 
 
-def manifest_of(
-    claim: Claim, step: int, image: Image, chunks: list[Chunk], new_bytes: int = 0, **changes: object
-) -> Manifest:
+def manifest_of(claim: Claim, step: int, image: Image, chunks: list[Chunk], new_bytes: int = 0) -> Manifest:
     return Manifest(
-        **{  # type: ignore[arg-type]
-            "step": step,
-            "claim": claim.number,
-            "base": claim.base,
-            "run": claim.run,
-            "lineage": claim.lineage,
-            "view": 1,
-            "saved_at": "2026-01-02T03:04:05Z",
-            "writers": {"0": "somewhere"},
-            "versions": {"outlast": "0.1.0", "torch": "2.13.0"},
-            "replicas": 1,
-            "shards": 1,
-            "tensor_bytes": sum(entry.size_bytes for entry in image.entries),
-            "new_bytes": new_bytes,
-            "chunks": tuple(chunks),
-            "image": image,
-            **changes,
-        }
+        step=step,
+        claim=claim.number,
+        base=claim.base,
+        run=claim.run,
+        lineage=claim.lineage,
+        view=1,
+        saved_at="2026-01-02T03:04:05Z",
+        writers={"0": "somewhere"},
+        versions={"outlast": "0.1.0", "torch": "2.13.0"},
+        replicas=1,
+        shards=1,
+        tensor_bytes=sum(entry.size_bytes for entry in image.entries),
+        new_bytes=new_bytes,
+        chunks=tuple(chunks),
+        image=image,
     )
 
 

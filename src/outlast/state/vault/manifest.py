@@ -150,6 +150,9 @@ def decode_manifest(encoded: bytes, name: str) -> Manifest:
 
 
 def encode_claim(claim: Claim) -> bytes:
+    msgspec.convert(msgspec.to_builtins(claim), Claim)
+    if _goes_forward(claim.base, claim.number):
+        raise ValueError(f"claim {claim.number} cannot go on from {claim.base}, which is of a later one")
     return laid_out(_with_seal(claim))
 
 

@@ -1,0 +1,81 @@
+"""The trunk: one path through any history of claims, and nothing that somebody went back behind."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outlast.state.vault.names import Checkpoint
+from outlast.state.vault.trunk import Base, walk_trunk
+
+
+def trunk(bases: dict[int, Base], checkpoints: list[Checkpoint]) -> list[tuple[int, int]]:
+    return [
+        tuple(found) for found in walk_trunk(bases, checkpoints, lambda number: bases.get(number, "unknown"))
+    ]
+
+
+def test_an_empty_vault_has_none() -> None:
+    assert trunk({}, []) == []
+    assert trunk({1: None}, []) == []
+
+
+def test_going_on_and_going_back() -> None:
+    made = [Checkpoint(1, 10), Checkpoint(1, 20), Checkpoint(2, 30), Checkpoint(2, 40), Checkpoint(3, 35)]
+    bases: dict[int, Base] = {1: None, 2: Checkpoint(1, 20)}
+    assert trunk(bases, made[:4]) == [(2, 40), (2, 30), (1, 20), (1, 10)]
+    bases[3] = Checkpoint(2, 30)
+    assert trunk(bases, made) == [(3, 35), (2, 30), (1, 20), (1, 10)]
+    late = [*made, Checkpoint(2, 50), Checkpoint(1, 25)]
+    assert trunk(bases, late) == trunk(bases, made), "what a cut-off writer puts late is off the trunk"
+    bases[4] = None
+    assert trunk(bases, late) == [], "a fresh start goes on from nothing"
+
+
+def test_a_pruned_base_still_says_where_it_was() -> None:
+    made = [Checkpoint(1, 10), Checkpoint(1, 30)]
+    assert trunk({1: None, 2: Checkpoint(1, 20)}, made) == [(1, 10)]
+
+
+def test_a_claim_that_cannot_be_read_goes_on_from_the_one_before() -> None:
+    made = [Checkpoint(1, 10), Checkpoint(1, 20), Checkpoint(3, 30)]
+    bases: dict[int, Base] = {1: None, 2: Checkpoint(1, 10), 3: "unknown"}
+    assert trunk(bases, made) == [(3, 30), (1, 10)]
+    del bases[3]
+    assert trunk(bases, made) == [(3, 30), (1, 10)], "a lost claim is known from its checkpoints"
+
+
+@dataclass
+class History:
+    """A run's life as it happens: the model that the trunk is compared with."""
+
+    bases: dict[int, Base] = field(default_factory=dict)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    paths: dict[int, list[Checkpoint]] = field(default_factory=dict)
+    """For each claim, what its holder has gone through, oldest first."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_the_trunk_is_what_the_newest_holder_went_through(data: st.DataObject) -> None:
+    history = History()
+    for number in range(1, data.draw(st.integers(1, 6)) + 1):
+        before = data.draw(st.sampled_from([None, *history.checkpoints]))
+        history.bases[number] = before
+        path = history.paths[number] = []
+        if before:
+            path += [c for c in history.paths[before.claim] if c <= before or c.claim != before.claim]
+        step = before.step if before else 0
+        for gap in data.draw(st.lists(st.integers(1, 5), max_size=4)):
+            step += gap
+            path.append(Checkpoint(number, step))
+            history.checkpoints.append(Checkpoint(number, step))
+        if number > 1 and data.draw(st.booleans()):
+            # An earlier holder, cut off, commits once more; nobody went on from that.
+            late = data.draw(st.integers(1, number - 1))
+            last = max((c.step for c in history.checkpoints if c.claim == late), default=0)
+            if any(base and base.claim == late for base in history.bases.values()):
+                history.checkpoints.append(Checkpoint(late, last + 1))
+                history.paths[late].append(Checkpoint(late, last + 1))
+    newest = max(history.bases)
+    assert trunk(history.bases, history.checkpoints) == [tuple(c) for c in reversed(history.paths[newest])]
