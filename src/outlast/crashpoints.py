@@ -8,6 +8,10 @@ catch, delay or clean up after. `outlast.testing.crash` arms them.
     backward   inside backward, some gradients are out   optimizer  inside the optimizer's step
     scatter    all contributions are sent, no word yet   joining    the state has come, but is not loaded
     gather     own results are sent, others not in yet   serving    about to copy the state for a joiner
+
+    copying    about to copy a share of a checkpoint     committing the intent is recorded, nothing put
+    written    the share is durable, nobody knows        committed  the manifest is put, nobody knows
+    intending  all shares are, the intent is not         restoring  a checkpoint is read, but not loaded
 """
 
 import os
@@ -15,6 +19,7 @@ import signal
 from collections.abc import Callable
 
 POINTS = ("forward", "backward", "scatter", "gather", "reduced", "optimizer", "joining", "serving")
+SAVE_POINTS = ("copying", "written", "intending", "committing", "committed", "restoring")
 
 armed: Callable[[str, int], bool] | None = None
 """Given a point and a step, whether to die there; None while nothing is armed."""

@@ -62,6 +62,8 @@ def main() -> None:
     arguments.add_argument("--ledger")
     arguments.add_argument("--workers", type=int, default=0)
     arguments.add_argument("--crash", default="")
+    arguments.add_argument("--checkpoints", nargs="*")
+    arguments.add_argument("--every", default="auto")
     arguments.add_argument("--fail", default="", metavar="STEP:REPLICA", help="an error of the script's own")
     options = arguments.parse_args()
     crash_by_plan(options.crash)
@@ -80,6 +82,8 @@ def main() -> None:
         state={"schedule": schedule},
         shards=options.shards,
         ledger=options.ledger,
+        checkpoints=options.checkpoints or None,
+        every=int(options.every) if options.every.isdigit() else options.every,
     ) as job:
         print("joined at", job.steps_done, flush=True)
         for step in job.steps(options.steps):

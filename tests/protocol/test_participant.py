@@ -33,6 +33,7 @@ def trains(view: View, replica: int = 0) -> Participant:
     one = in_view(view, replica)
     for other in one.steps.others:
         one.frame(frame(other, view.number, Holding(-1)), now=0.0)
+    one.founded(0, now=0.0)
     one.loaded(0, now=0.0)
     assert one.steps.mode is Mode.RUNNING
     return one

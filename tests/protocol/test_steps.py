@@ -49,6 +49,7 @@ def at(newest: int, view: View, replica: int = 0) -> StepCore:
     core.adopt(view, in_band=False)
     for other in core.others:
         core.received(other, Holding(BLANK))
+    core.founded(0)
     core.loaded(0)
     for step in range(1, newest + 1):
         complete(core, step)

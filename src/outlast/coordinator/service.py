@@ -165,5 +165,5 @@ def _may_say(role: str, name: str, message: Message) -> bool:
         case Fetch():
             return role in ("agent", "replica", "observer")
         case Ask():
-            return role == "observer"
+            return role in ("observer", "replica")
     return False

@@ -14,6 +14,10 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     FEED_FROM  (view, step)  offset         records are fed from this one on; the newest is in `offset`
     IMAGE      (view, step)  Image          table of contents of the state after a step; PIECE: some of it
     LOADED                                  a learner needs no state any more
+    FOUNDING   (view)                       I still look for what the lineage begins with: be patient
+    STRIPE     (view, step)  lineage, note  my share of a checkpoint is durable; see `protocol/saving.py`
+    UNABLE     (view, step)  reason         this checkpoint can not be made
+    SAVED      (view, step)                 this checkpoint is committed
 """
 
 from __future__ import annotations
@@ -44,6 +48,10 @@ class Kind(IntEnum):
     IMAGE = 12
     PIECE = 13
     LOADED = 14
+    FOUNDING = 15
+    STRIPE = 16
+    UNABLE = 17
+    SAVED = 18
 
 
 class Way(IntEnum):
@@ -78,6 +86,8 @@ class PartNote(msgspec.Struct, frozen=True, array_like=True):
     nodes: tuple[NodeNote, ...] = ()
     pending: int = 0
     closing: bool = False
+    save: int = 0
+    """Whether the state after this step should be saved: 1 for yes, 2 for not now, 0 for don't care."""
 
 
 class RecordNote(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +101,8 @@ class RecordNote(msgspec.Struct, frozen=True, array_like=True):
     """The view in which the step was completed."""
     shards: tuple[int, ...]
     """Shard → the replica that computed it."""
+    save: bool = False
+    """Whether the state after this step is saved: somebody wants that, and nobody is against it."""
 
 
 N = TypeVar("N")

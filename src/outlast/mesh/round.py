@@ -237,6 +237,7 @@ class Round:
             integers=root.integers,
             view=self.plan.view.number,
             shards=self.plan.view.shards,
+            save={part.save for part in self.parts.values()} in ({1}, {0, 1}),
         )
 
     def release(self) -> None:

@@ -389,7 +389,7 @@ class StepCore:
     def loaded(self, step: int, view: int | None = None) -> list[StepAction]:
         """The state after this step has been received (and is, or will be, loaded before anything else). It
         was pinned in that view."""
-        if self.newest != BLANK:
+        if self.newest != BLANK or self.mode is Mode.FOUNDING:
             return []
         if self.undone(step, view):
             return [

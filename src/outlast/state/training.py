@@ -87,6 +87,16 @@ class TrainingState:
         plain = encode(DictNode("dict", nodes))
         return describe(names, tensors, plain, self.structure()), tensors
 
+    def lasting(self, overrides: Mapping[int, Tensor]) -> set[int]:
+        """By `id`, the tensors of a capture that change in nothing but the script's update: parameters and
+        optimizer state, and the overrides, which are copies."""
+        found = {id(parameter) for parameter in self.model.parameters()}
+        found |= {id(tensor) for tensor in overrides.values()}
+        for optimizer in self.optimizers.values():
+            for state in optimizer.state.values():
+                found |= {id(value) for value in state.values() if isinstance(value, Tensor)}
+        return found
+
     def structure(self) -> bytes:
         """What a program must have in common with this one to load its state, as bytes to compare."""
         return encode_structure(self._structure())

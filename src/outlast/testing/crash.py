@@ -31,8 +31,9 @@ def crash_at(
 ) -> None:
     """Die at this point of that step (None: of any), if this process is that replica in that life of it
     (None: in every one). See `outlast.crashpoints` for the points."""
-    if point not in crashpoints.POINTS:
-        raise ConfigError(f"there is no crash point {point!r}; there are {', '.join(crashpoints.POINTS)}")
+    known = (*crashpoints.POINTS, *crashpoints.SAVE_POINTS)
+    if point not in known:
+        raise ConfigError(f"there is no crash point {point!r}; there are {', '.join(known)}")
     given = handover()
     if replica is not None and (given is None or given.replica != replica):
         return

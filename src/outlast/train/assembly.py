@@ -7,8 +7,12 @@ of one member and nobody to talk to.
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +27,11 @@ from outlast.protocol.member import MemberCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import SHARDS_MOST, Member
 from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
+from outlast.state.storage.opening import open_bare as open_storage
 from outlast.state.training import TrainingState
+from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
+from outlast.train.claims import HeldClaim
 from outlast.train.data import Data
 from outlast.train.engine import Engine
 from outlast.train.exchange import Exchange
@@ -34,10 +41,15 @@ from outlast.train.ledger import Ledger
 from outlast.train.link import Link
 from outlast.train.reception import Reception
 from outlast.train.records import Record
+from outlast.train.restoring import Beginning
+from outlast.train.saving import Saving, Settings
 from outlast.train.sums import NodeSum
+from outlast.train.tiers import Tiers, shards_of_newest
 from outlast.wire.handover import Handover, handover
 from outlast.wire.progress import Progress
 from outlast.wire.rundir import RunDirectory
+
+log = logging.getLogger(__name__)
 
 RESERVED = "outlast."
 RECORDS_BEHIND = 32
@@ -57,6 +69,8 @@ class Facts:
         self.last: StepFacts = (0, 0, ())
         """Whoever is given the state may be the only one who survives to write this down."""
         self.given: StepFacts | None = None
+        self.resuming = False
+        """Whether what is loaded is a checkpoint, which may come from another kind of machine."""
         self._fingerprint = fingerprint
 
     def state_dict(self) -> dict[str, Any]:
@@ -71,11 +85,21 @@ class Facts:
             )
         if state["fingerprint"] is not None and self._fingerprint is not None:
             found = differences(self._fingerprint, msgspec.convert(state["fingerprint"], Fingerprint))
-            if found:
+            if found and not self.resuming:
                 raise ConfigError(" ".join(found))
+            if found:
+                log.warning("the checkpoint was made where other bits are computed: %s", " ".join(found))
         # A seed that was not set by the script may be anything; the run's counts.
         self.seed = state["seed"]
         self.last = self.given = state["last"]
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Where and how often the state is saved."""
+
+    urls: Sequence[str | os.PathLike[str]]
+    settings: Settings
 
 
 class Parts:
@@ -94,6 +118,8 @@ class Parts:
         progress: Progress | None,
         ledger: Ledger | None,
         shard_count: int,
+        state: TrainingState,
+        claim: HeldClaim,
     ) -> None:
         self.replica = replica
         self.engine = engine
@@ -106,6 +132,9 @@ class Parts:
         self._model = model
         self._known = {id(parameter) for parameter in model.parameters()}
         self._ledger = ledger
+        self.claim = claim
+        self._state = state
+        engine.on_beginning = self._begin
         if ledger is not None:
             engine.conduct.on_stable = self._write_down
 
@@ -124,6 +153,16 @@ class Parts:
         if self.data is not None:
             self.data.completed_steps = record.step
         self.facts.last = (record.step, record.note.view, record.note.shards)
+
+    def _begin(self, beginning: Beginning) -> None:
+        """Become the state of the checkpoint, if there is one. What it says of its own claim and its last
+        step is history; this lineage has its own."""
+        if beginning.manifest is not None and beginning.state is not None:
+            self.facts.resuming = True
+            self._state.load(beginning.manifest.image, beginning.state.tensors())
+            self.facts.resuming = False
+        self.claim.claim = beginning.claim
+        self.facts.given = None
 
     def _write_down(self, record: Record) -> None:
         """A step has become stable. Called under the engine's lock, before anybody is told of it."""
@@ -164,17 +203,25 @@ def assemble(
     micro_batch: int | None,
     ledger: str | None,
     exact: bool,
+    saves: Saves | None = None,
 ) -> Parts:
     if data is not None and not isinstance(data, Data):
         raise ConfigError(f"data is a {type(data).__name__}: wrap the dataset itself, in outlast.Data.")
     given = handover()
     run = RunDirectory(given.run) if given is not None else None
     wish = _shards_wished(shards, micro_batch, data)
+    tiers: Tiers | None = None
+    if saves is not None:
+        saves.settings.keep.validate()
+        tiers = Tiers([open_storage(url) for url in saves.urls])
+        # A run that goes on cuts its steps as it did before, whatever the number of replicas is now.
+        wish = wish or shards_of_newest(tiers)
     shard_count = wish or (run.read().spec.shards if run is not None else 1)
     facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None)
     layout = Layout(model)
     optimizers = _named(optimizer)
-    training = TrainingState(model, optimizers, _extras(state, data, facts))
+    claim = HeldClaim()
+    training = TrainingState(model, optimizers, _extras(state, data, facts, claim))
     engine: Engine
 
     def send(replica: int, header: Header, memory: memoryview, keep: object, more: bool) -> None:
@@ -201,6 +248,21 @@ def assemble(
         )
         link = Link(given, address=mesh.address, shards=wish)
         core, changed = link.core, link.changed
+    saving: Saving | None = None
+    if saves is not None and tiers is not None:
+        name = run.name if run is not None else f"alone-{secrets.token_hex(6)}"
+        launcher = run.read().launcher_pid if run is not None else 0
+        saving = Saving(
+            replica=core.replica,
+            run=name,
+            process=Process.of(launcher or os.getpid()),
+            tiers=tiers,
+            settings=saves.settings,
+            state=training,
+            claim=claim,
+            shards=shard_count,
+            changed=changed,
+        )
     engine = Engine(
         core=core,
         state=training,
@@ -211,6 +273,7 @@ def assemble(
         link=link,
         mesh=mesh,
         progress=None if link is None else link.progress,
+        saving=saving,
     )
     if given is not None:
         sink.behind = engine.reception()
@@ -225,6 +288,8 @@ def assemble(
         progress=engine.progress,
         ledger=_ledger(ledger, data, given, shard_count),
         shard_count=shard_count,
+        state=training,
+        claim=claim,
     )
 
 
@@ -277,11 +342,11 @@ def _named(optimizer: Optimizer | Mapping[str, Optimizer] | None) -> dict[str, O
     return {"optimizer": optimizer}
 
 
-def _extras(state: Mapping[str, Any], data: Data | None, facts: Facts) -> dict[str, Any]:
+def _extras(state: Mapping[str, Any], data: Data | None, facts: Facts, claim: HeldClaim) -> dict[str, Any]:
     taken = [key for key in state if str(key).startswith(RESERVED)]
     if taken:
         raise ConfigError(f"state[{taken[0]!r}]: names that begin with {RESERVED!r} are Outlast's own.")
-    extras = {**state, f"{RESERVED}run": facts}
+    extras = {**state, f"{RESERVED}run": facts, f"{RESERVED}claim": claim}
     if data is not None:
         extras[f"{RESERVED}data"] = data
     return extras

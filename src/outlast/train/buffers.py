@@ -74,6 +74,8 @@ class StepBuffers:
         self._all = self._floats + self._integers
         self._first = layout.parameter_count
         self._touched = False
+        self._remembered = False
+        """Whether what is saved is what the present step began with."""
 
     def remember(self) -> None:
         """These are the buffers of the step that begins."""
@@ -81,7 +83,7 @@ class StepBuffers:
             with torch.no_grad():
                 for place in self._all:
                     place.remember()
-            self._touched = False
+            self._touched, self._remembered = False, True
 
     def begin_shard(self) -> None:
         """Undo what any shard before did."""
@@ -103,8 +105,9 @@ class StepBuffers:
         return 0, {}
 
     def saved(self) -> dict[int, Tensor]:
-        """The buffers in the model, by their `id`, and what they were when the step began."""
-        return {id(place.current()): place.saved for place in self._all} if self._touched else {}
+        """The buffers in the model, by their `id`, and what they were when the step began: copies that stay as
+        they are to the step's end. Empty between two steps, where the buffers themselves are what counts."""
+        return {id(place.current()): place.saved for place in self._all} if self._remembered else {}
 
     def take(self, views: list[Tensor], mask: int, integers: dict[int, bytes]) -> None:
         """The step's result: what changed in any shard is set, all else is what the step began with."""
@@ -121,7 +124,7 @@ class StepBuffers:
                     place.put(from_bytes(integers[index], place.saved.dtype).view(place.saved.shape))
                 elif self._touched:
                     place.put(place.saved)
-        self._touched = False
+        self._touched = self._remembered = False
 
     def _write_floats(self, weight: float, views: list[Tensor]) -> int:
         mask = 0

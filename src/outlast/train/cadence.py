@@ -22,6 +22,8 @@ ASSUMED_FAILURE_EVERY_S = 4 * 3600.0
 LEAST_S = 5.0
 MOST_S = 1800.0
 SHARE_OF_TIME = 0.01
+FIRST_PAUSE_S = 0.5
+MOST_PAUSE_S = 300.0
 FORGET = 0.5
 """How much the newest save counts in the average cost."""
 
@@ -39,10 +41,18 @@ class Cadence:
         self._failures = 0
         self._cost_s = 0.0
         self._tries_failed = 0
+        self._next_step = self.every_steps
+        self._retry_at: float | None = None
 
     def failed_over(self) -> None:
         """A replica was lost."""
         self._failures += 1
+
+    def decided(self, step: int) -> None:
+        """The state after this step is being saved, or is what this replica began with."""
+        self._retry_at = None
+        if self.every_steps:
+            self._next_step = (step // self.every_steps + 1) * self.every_steps
 
     def ended(self, now: float, *, committed: bool, held_s: float, worked_s: float) -> None:
         """A save is over. Training was held for so long, and writing took so much CPU time."""
@@ -53,14 +63,18 @@ class Cadence:
             self._saved_at = now
         else:
             # At once again, but not for ever: a storage that is away for an hour is asked less and less.
-            self._tries_failed += 1
-            pause_s = min(self.interval_s(now), 2.0 ** min(self._tries_failed, 10) - 2)
-            self._saved_at = now + pause_s - self.interval_s(now)
+            pause_s = (
+                min(FIRST_PAUSE_S * 2.0**self._tries_failed, MOST_PAUSE_S) if self._tries_failed else 0.0
+            )
+            self._tries_failed = min(self._tries_failed + 1, 20)
+            self._retry_at = now + pause_s
 
     def wants(self, step: int, now: float) -> bool:
         """Whether the state after this step should be saved."""
+        if self._retry_at is not None:
+            return now >= self._retry_at
         if self.every_steps:
-            return step % self.every_steps == 0
+            return step >= self._next_step
         return now - self._saved_at >= self.interval_s(now)
 
     def interval_s(self, now: float) -> float:

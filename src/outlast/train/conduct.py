@@ -16,8 +16,9 @@ from outlast import crashpoints as crash
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, encode
 from outlast.mesh.transport import Mesh
+from outlast.protocol import saving
 from outlast.protocol.member import Adopt, Deliver, FencedOff, JobOver, MemberAction, MemberCore, Tell
-from outlast.protocol.messages import Message
+from outlast.protocol.messages import Ask, Message, Status
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.steps import (
     AllDone,
@@ -42,12 +43,13 @@ from outlast.protocol.steps import (
     Whole,
 )
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Member, Outcome, View
+from outlast.protocol.views import Intent, Member, Outcome, View
 from outlast.train.exchange import Exchange
 from outlast.train.giving import Giving
 from outlast.train.link import Link
 from outlast.train.post import Post
 from outlast.train.records import Record
+from outlast.train.saving import Saving
 from outlast.train.supply import Supply
 from outlast.wire.progress import Progress
 
@@ -68,6 +70,7 @@ class Conduct:
         link: Link | None,
         mesh: Mesh | None,
         progress: Progress | None,
+        saver: Saving | None,
     ) -> None:
         self.participant = Participant(core)
         self.core = core
@@ -100,10 +103,18 @@ class Conduct:
         self._link = link
         self._mesh = mesh
         self._progress = progress
+        self._saving = saver
+        self.intents: tuple[Intent, ...] | None = None
+        """The checkpoints that the coordinator knows of; None until it has been asked."""
+        if saver is not None:
+            saver.directed_by(self.participant, self.act, alone=link is None)
 
     # What decides for the link; called under the lock.
 
     def received(self, message: Message, now: float) -> list[MemberAction]:
+        if isinstance(message, Status):
+            self.intents = message.intents
+            self.changed.notify_all()
         return self._carry_out(lambda: self.participant.received(message, now))
 
     def tick(self, now: float) -> list[MemberAction]:
@@ -163,6 +174,11 @@ class Conduct:
         match action:
             case Completed():
                 self._complete(action.step)
+            case saving.SaySave():
+                self._say_save(action.to, action.body)
+            case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended():
+                if self._saving is not None:
+                    self._saving.do(action)
             case Adopt():
                 self._adopt(action.view)
             case FencedOff():
@@ -178,6 +194,8 @@ class Conduct:
                 self._giving.pin(action, self.header(Kind.IMAGE))
             case AllDone():
                 self.all_done = True
+                if self._saving is not None:
+                    self._saving.finish(self.participant.steps.newest)
             case LeftAlone():
                 self.left_alone = action.others
             case Lost():
@@ -193,6 +211,8 @@ class Conduct:
         self.adopted_at = time.monotonic()
         self.broken.clear()
         crash.life = self.core.incarnation
+        if self._saving is not None:
+            self._saving.adopt(view)
         if self._mesh is not None:
             self._mesh.live(self.core.incarnation)
             self._mesh.peers([*view.members, *view.learners])
@@ -216,6 +236,9 @@ class Conduct:
             del self.records[old]
         if self._progress is not None:
             self._progress.advance(step)
+        note = self.records[step].note
+        if note.save and self._saving is not None:
+            self.act(self.participant.save_decided(step, note.view, time.monotonic()))
 
     def break_down(self, error: Exception) -> None:
         """A promise of our own is broken; the training thread has to know."""
@@ -255,6 +278,26 @@ class Conduct:
                 self._giving.answer(peers, self.records[body.step], self.header(Kind.NOTE))
             case _:
                 raise AssertionError(f"{body} is said by what carries it")
+
+    def _say_save(self, to: tuple[int, ...], body: saving.SaveBody) -> None:
+        peers = [m for m in self.view.members if m.replica in to]
+        match body:
+            case saving.Stripe():
+                header = self.header(Kind.STRIPE, body.step)._replace(offset=body.lineage)
+                self._post.all(peers, header, body.payload)
+            case saving.Unable():
+                self._post.all(peers, self.header(Kind.UNABLE, body.step), encode(body.reason))
+            case saving.Saved():
+                self._post.all(peers, self.header(Kind.SAVED, body.step))
+
+    def be_patient(self) -> None:
+        """Tell the others that this replica still looks for what the lineage begins with."""
+        peers = [m for m in self.view.members if m.replica != self.core.replica]
+        self._post.all(peers, self.header(Kind.FOUNDING))
+
+    def ask_for_intents(self) -> None:
+        if self._link is not None:
+            self._link.perform([Tell(Ask())])
 
     # Connections.
 

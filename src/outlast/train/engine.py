@@ -17,9 +17,11 @@ nothing had happened.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 from outlast import crashpoints as crash
 from outlast.errors import ConfigError, JobFailed, LoopError
@@ -29,22 +31,26 @@ from outlast.mesh.kinds import Kind
 from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
 from outlast.protocol.messages import Phase
+from outlast.protocol.saving import Save
 from outlast.protocol.steps import (
     Mode,
     Pin,
     StepCore,
 )
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Member, View
+from outlast.protocol.views import Intent, Member, View
 from outlast.state.training import TrainingState
 from outlast.train.conduct import Conduct
 from outlast.train.exchange import Exchange
 from outlast.train.giving import Giving
 from outlast.train.gradients import Gradients
 from outlast.train.link import Link
+from outlast.train.patience import Patience
 from outlast.train.post import Post
 from outlast.train.reception import Reception
 from outlast.train.records import Record
+from outlast.train.restoring import Beginning
+from outlast.train.saving import Saving
 from outlast.train.snapshots import Arrival
 from outlast.train.sums import NodeSum
 from outlast.train.supply import Supply
@@ -71,6 +77,7 @@ class Engine:
         link: Link | None = None,
         mesh: Mesh | None = None,
         progress: Progress | None = None,
+        saving: Saving | None = None,
     ) -> None:
         post = Post(mesh)
         self._supply = Supply(exchange.vectors)
@@ -86,7 +93,9 @@ class Engine:
             link=link,
             mesh=mesh,
             progress=progress,
+            saver=saving,
         )
+        self._saving = saving
         self.progress = progress
         self._core = core
         self._changed = changed
@@ -100,6 +109,8 @@ class Engine:
         # The attempts, (view, step), for which these have been done.
         self._assigned: tuple[int, int] | None = None
         self._contributed: tuple[int, int] | None = None
+        self.on_beginning: Callable[[Beginning], None] = lambda _: None
+        """Makes what a lineage begins with the own state, before anybody else is given it."""
         self._ready = False
         self._loaded = -1
         """The step whose state this life was given."""
@@ -164,7 +175,9 @@ class Engine:
         while True:
             with self._changed:
                 todo = self._next(closing=False)
-            if isinstance(todo, tuple):
+            if isinstance(todo, Save):
+                self._copy(todo)
+            elif isinstance(todo, tuple):
                 self._giving.serve(*todo)
             elif todo is None:
                 self._get_state()
@@ -192,7 +205,10 @@ class Engine:
             with self._changed:
                 self._steps.closing = True
                 todo = self._next(closing=True)
-            if isinstance(todo, tuple):
+            if isinstance(todo, Save):
+                self._copy(todo)
+                self.settle()
+            elif isinstance(todo, tuple):
                 self._giving.serve(*todo)
             elif todo is None:
                 raise LoopError(
@@ -222,8 +238,15 @@ class Engine:
             self.conduct.leaving = True
             self._link.leave()
 
+    def may_leave(self) -> bool:
+        """Whether the state that this replica leaves behind is saved, or cannot be."""
+        with self._changed:
+            return self._saving is None or self._saving.hurry(self.applied)
+
     def close(self) -> None:
         self.conduct.closed = True
+        if self._saving is not None:
+            self._saving.close(clean=self.conduct.all_done)
         if self._mesh is not None:
             self._mesh.close()
         if self._link is not None:
@@ -239,9 +262,18 @@ class Engine:
 
     # What the training thread does next, under the lock.
 
-    def _next(self, *, closing: bool) -> int | Record | tuple[Pin, Header] | None:
-        """A shard, a record, a snapshot to give, or None: get the state anew. For one who closes: a number
-        means that everybody is done."""
+    def settle(self) -> None:
+        """The script is about to change the state: let what is being copied of it be complete."""
+        if self._saving is not None:
+            self._saving.settle()
+
+    def _copy(self, save: Save) -> None:
+        assert self._saving is not None
+        self._saving.copy(save, self._gradients.step_buffers())
+
+    def _next(self, *, closing: bool) -> int | Record | tuple[Pin, Header] | Save | None:
+        """A shard, a record, a snapshot to give, a share to save, or None: get the state anew. For one who
+        closes: a number means that everybody is done."""
         waiting = False
         while True:
             self._check()
@@ -250,6 +282,9 @@ class Engine:
             due = self._giving.due(self.applied)
             if due is not None:
                 return due
+            save = self._saving.due(self.applied) if self._saving is not None else None
+            if save is not None:
+                return save
             found = self._closing_work() if closing else self._step_work()
             if found is not None:
                 self._enter(Phase.COMPUTING)
@@ -298,13 +333,15 @@ class Engine:
 
     def _contribute(self, step: int) -> None:
         self._contributed = (self.view.number, step)
-        self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending)
+        wish = self._saving.wish(step) if self._saving is not None else 0
+        self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish)
         crash.reach("scatter", step)
         self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
 
     def _closing_work(self) -> int | None:
         if self.conduct.all_done:
-            return 1
+            # The last state is saved before anybody leaves.
+            return 1 if self._saving is None or self._saving.idle else None
         if self.conduct.left_alone is not None:
             others = " and ".join(str(replica) for replica in self.conduct.left_alone)
             raise LoopError(
@@ -321,7 +358,6 @@ class Engine:
             self._contributed = attempt
             self._exchange.contribute_nothing(steps.step)
             self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
-            return 1 if self.conduct.all_done else None
         return None
 
     def _learn(self) -> None:
@@ -360,9 +396,7 @@ class Engine:
                 if self.applied >= 0:
                     return
                 if self.conduct.founding:
-                    self.conduct.founding = False
-                    self.conduct.applied = 0
-                    self.conduct.act(self.conduct.participant.founded(0, time.monotonic()))
+                    self._found()
                     continue
                 if self._supply.arrival.complete:
                     break
@@ -372,6 +406,46 @@ class Engine:
                     self._changed.wait(LOOK_AGAIN_S)
             arrival = self._supply.arrival
         self._load(arrival)
+
+    def _found(self) -> None:
+        """It is on this replica to say what the lineage begins with. Under the lock, but not throughout."""
+        self.conduct.founding = False
+        step = 0
+        if self._saving is not None:
+            lineage, intents = self.view.lineage, self._intents()
+            with self._unlocked(), Patience(self.conduct, self._changed):
+                step = self._restore(self._saving.begin(lineage, intents))
+        actions = self.conduct.participant.founded(step, time.monotonic())
+        if actions:
+            self.conduct.applied = step
+            if self._saving is not None:
+                self._saving.stands(step)
+            self.conduct.act(actions)
+
+    def _intents(self) -> tuple[Intent, ...]:
+        """What the coordinator knows of checkpoints; there is no beginning without its word."""
+        self.conduct.intents = () if self._link is None else None
+        while self.conduct.intents is None:
+            self._check()
+            self.conduct.ask_for_intents()
+            self._changed.wait(LOOK_AGAIN_S)
+        return self.conduct.intents
+
+    def _restore(self, beginning: Beginning) -> int:
+        """Become the state of the checkpoint, if there is one; the step after which it was made."""
+        crash.reach("restoring", beginning.manifest.step if beginning.manifest is not None else 0)
+        self._gradients.abandon_shard()
+        self.on_beginning(beginning)
+        self._gradients.start_step()
+        return beginning.manifest.step if beginning.manifest is not None else 0
+
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        self._changed.release()
+        try:
+            yield
+        finally:
+            self._changed.acquire()
 
     def _hungry(self) -> bool:
         """Whether a snapshot is overdue: the view has members, and nothing of it has come for long."""
@@ -399,6 +473,7 @@ class Engine:
         crash.reach("joining", arrival.step)
         log.info("the state of %d bytes came in %.3f s", arrival.image.total_bytes, self._supply.took_s())
         self._gradients.abandon_shard()
+        self.settle()
         try:
             self._state.load(arrival.image, arrival.tensors())
         except ConfigError as error:
@@ -408,6 +483,8 @@ class Engine:
             if arrival is not self._supply.arrival:
                 return
             self.conduct.applied = self._loaded = arrival.step
+            if self._saving is not None:
+                self._saving.stands(arrival.step)
             self._supply.arrival = Arrival()
             for member in self.view.members:
                 if member.replica != self._core.replica:

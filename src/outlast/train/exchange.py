@@ -83,7 +83,7 @@ class Exchange:
         """A bucket of an own sum is there, ahead of the rest."""
         self.round(step).own(node.node, bucket, node.flat, self._lease(node))
 
-    def contribute(self, step: int, nodes: Iterable[NodeSum], pending: int) -> None:
+    def contribute(self, step: int, nodes: Iterable[NodeSum], pending: int, save: int = 0) -> None:
         """Send what has not been sent yet in this attempt, and write down what goes with it."""
         round_ = self.round(step)
         notes = []
@@ -92,7 +92,7 @@ class Exchange:
                 if (node.node, bucket) not in round_.sent:
                     round_.own(node.node, bucket, node.flat, self._lease(node))
             notes.append(self._note(node))
-        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending)
+        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending, save=save)
 
     def contribute_nothing(self, step: int) -> None:
         """This replica has left the loop of steps."""

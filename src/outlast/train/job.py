@@ -16,7 +16,8 @@ The rules of the loop are checked, and every error names the replica and the ste
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -26,9 +27,12 @@ from torch.optim import Optimizer
 from outlast import crashpoints as crash
 from outlast.errors import ConfigError, DataError, LoopError, OutlastError
 from outlast.protocol.messages import Phase
-from outlast.train.assembly import Parts, assemble
+from outlast.state.vault.retention import Keep
+from outlast.train.assembly import Parts, Saves, assemble
+from outlast.train.cadence import Every
 from outlast.train.data import Data
 from outlast.train.records import Record
+from outlast.train.saving import Settings
 from outlast.train.seeding import seed_shard
 
 CHECK_EVERY = 100
@@ -113,6 +117,7 @@ class Step:
             gradients.close_shard()
             self._shard = -1
         crash.reach("reduced", todo.step)
+        engine.settle()
         gradients.take(todo.vector, todo.note.weight, todo.mask, todo.note.integers)
         # Whatever is random in the update is the same everywhere, too.
         seed_shard(self._parts.facts.seed, todo.step, self._parts.shard_count)
@@ -231,7 +236,7 @@ class Job:
         engine.apply(step.number)
         self._parts.finished(step._record)
         self._step = None
-        if engine.leave_requested:
+        if engine.leave_requested and engine.may_leave():
             engine.leave()
 
     def _fail(self, error: BaseException) -> None:
@@ -293,6 +298,11 @@ def join(
     micro_batch: int | None = None,
     ledger: str | None = None,
     exact: bool = True,
+    checkpoints: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    every: Every = "auto",
+    keep_last: int = 3,
+    keep_every: int | None = None,
+    compress: bool = False,
 ) -> Job:
     """Take part in the run that this process was started for, or run alone if it was started by hand.
 
@@ -306,7 +316,18 @@ def join(
     micro_batch: the same, said as the number of samples in a shard.
     ledger: a folder in which each member writes down which samples were used, for audits.
     exact: refuse replicas whose machines would compute other bits.
+    checkpoints: where to save the state, and to resume from by itself: a path or a file://, s3://, gs://,
+        az:// or hdfs:// URL; or several, the nearest first, which then hold the same checkpoints.
+    every: how often: a number of steps, a duration ("90s", "10m"), or "auto": as often as pays.
+    keep_last, keep_every: which checkpoints are kept: the newest ones, and those of every so many steps.
+    compress: store chunks compressed, which takes more CPU and less storage.
     """
+    saves = None
+    if checkpoints is not None:
+        urls = [checkpoints] if isinstance(checkpoints, str | os.PathLike) else list(checkpoints)
+        saves = Saves(
+            urls, Settings(every=every, keep=Keep(last=keep_last, every=keep_every), compress=compress)
+        )
     return Job(
         assemble(
             model=model,
@@ -317,5 +338,6 @@ def join(
             micro_batch=micro_batch,
             ledger=ledger,
             exact=exact,
+            saves=saves,
         )
     )

@@ -20,6 +20,7 @@ from outlast.mesh.frames import Header
 from outlast.mesh.kinds import PART, Kind, Way, decode
 from outlast.protocol.member import Frame
 from outlast.protocol.participant import Action, Participant
+from outlast.protocol.saving import SaveBody, Saved, Stripe, Unable
 from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Part, Sum, Want, Whole
 from outlast.protocol.views import Member, View
 from outlast.train.exchange import Exchange
@@ -27,6 +28,7 @@ from outlast.train.post import room
 from outlast.train.supply import Supply
 
 _VIEW = msgspec.msgpack.Decoder(View)
+_REASON = msgspec.msgpack.Decoder(str)
 
 
 class Reception:
@@ -112,6 +114,12 @@ class Reception:
                 self._frame(sender, header, Want(header.step))
             case Kind.GONE:
                 self._frame(sender, header, Gone(header.step))
+            case Kind.STRIPE:
+                self._frame(sender, header, Stripe(header.step, header.offset, _bytes(payload)))
+            case Kind.UNABLE:
+                self._frame(sender, header, Unable(header.step, decode(_REASON, _bytes(payload))))
+            case Kind.SAVED:
+                self._frame(sender, header, Saved(header.step))
             case _:
                 self._given(sender, header, payload)
 
@@ -135,6 +143,8 @@ class Reception:
                 self._supply.heard(now)
                 if payload is not None and self._supply.arrival.arrived(header):
                     self._look_at_state(now)
+            case Kind.FOUNDING:
+                self._supply.heard(now)
             case Kind.LOADED:
                 self._act(self._participant.learner_loaded(sender, now))
 
@@ -157,7 +167,13 @@ class Reception:
                 self._frame(sender, header, Handed(record.step))
 
     def _frame(
-        self, sender: Member, header: Header, body: Body | None, payload: Any = None, *, moves: bool = False
+        self,
+        sender: Member,
+        header: Header,
+        body: Body | SaveBody | None,
+        payload: Any = None,
+        *,
+        moves: bool = False,
     ) -> None:
         frame = Frame(
             sender=sender.replica,

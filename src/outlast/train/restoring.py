@@ -95,7 +95,10 @@ def is_trusted(manifest: Manifest, run: str, intents: Collection[Intent]) -> boo
     store is not this one's, so what it committed is taken at its word."""
     if manifest.run != run:
         return True
-    if any((one.step, one.lineage, one.seal) == (manifest.step, manifest.lineage, manifest.seal) for one in intents):
+    if any(
+        (one.step, one.lineage, one.seal) == (manifest.step, manifest.lineage, manifest.seal)
+        for one in intents
+    ):
         return True
     # Only the newest are remembered.
     oldest = min(((one.lineage, one.step) for one in intents), default=(0, 0))

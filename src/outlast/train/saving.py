@@ -2,7 +2,7 @@
 
     training thread        copies its share of the state (`copying`), while the next step computes
     saving thread          writes chunks; as the committer makes and puts the manifest; prunes; fills tiers
-    whoever brings events  tells the core (`protocol/saving.py`) under the engine's lock, and is told what to do
+    whoever brings events  tells the core (`protocol/saving.py`) under the engine's lock
 
 A storage that is away, full or slow costs checkpoints, never training: whatever goes wrong in the saving
 thread ends one save, is said once, and the next save is tried a little later.
@@ -35,7 +35,8 @@ from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter
 from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Manifest, sealed
 from outlast.state.vault.occupancy import Beating, Process
-from outlast.state.vault.pruning import Keep, prune
+from outlast.state.vault.pruning import prune
+from outlast.state.vault.retention import Keep
 from outlast.state.vault.vault import now_as_text
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
@@ -147,6 +148,7 @@ class Saving:
             case core.Copy():
                 self._due = action.save
                 self._job = _Job(action.save)
+                self._cadence.decided(action.save.step)
             case core.Intend() if self._job is not None:
                 job = self._job
                 self._enqueue(lambda: self._try(job, lambda: self._make_manifest(job, action.stripes)))
@@ -254,6 +256,11 @@ class Saving:
         self._known = {c.hash: c for c in found.manifest.chunks} if found.manifest is not None else {}
         return found
 
+    def stands(self, step: int) -> None:
+        """Under the lock: this replica holds the state after that step now, and the claim with it."""
+        self._cadence.decided(step)
+        self._beat()
+
     def close(self, *, clean: bool) -> None:
         """Stop; a save that is under way is given up."""
         with self._changed:
@@ -338,7 +345,7 @@ class Saving:
                 view=job.save.view,
                 saved_at=now_as_text(),
                 writers={str(replica): note.host for replica, note in sorted(notes.items())},
-                versions={"outlast": version("outlast"), "torch": torch.__version__},
+                versions={"outlast": version("outlast"), "torch": str(torch.__version__)},
                 replicas=len(notes),
                 shards=self._shards,
                 tensor_bytes=sum(entry.size_bytes for entry in job.image.entries),
@@ -394,7 +401,8 @@ class Saving:
                 for vault in self._tiers.vaults:
                     if vault is not self._tiers.first:
                         self._tiers.replicate(manifest, self._commits)
-                    prune(vault, self._settings.keep, protected=(), allowed=self._commits)
+                    if self._commits():
+                        prune(vault, self._settings.keep, claim=manifest.claim)
             except Exception as error:
                 log.warning("after the checkpoint of step %d: %s", manifest.step, error)
             finally:

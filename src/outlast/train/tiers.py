@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from outlast.errors import NoCheckpoint, ObjectDamaged, ObjectMissing, StorageError, VaultTaken
+from outlast.errors import NoCheckpoint, ObjectDamaged, ObjectMissing, VaultTaken
 from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.chunks import read_chunk
@@ -58,7 +58,8 @@ class Tiers:
     def claim(self, *, run: str, lineage: int, base: Checkpoint | None, process: Process) -> Claim:
         """The right to go on from `base`, in all places. The first decides; the others follow."""
         name = manifest_name(*base) if base is not None else None
-        claim = self.first.make_claim(run=run, lineage=lineage, base=name, process=process)
+        above = max(vault.newest_claim() for vault in self.vaults)
+        claim = self.first.make_claim(run=run, lineage=lineage, base=name, above=above, process=process)
         for vault in self.vaults[1:]:
             if not vault.storage.create(claim_name(claim.number), encode_claim(claim)):
                 raise VaultTaken(
@@ -108,6 +109,3 @@ def nothing_good(tiers: Tiers, problems: Sequence[str]) -> NoCheckpoint:
         f"There are {len(problems)} checkpoints at {tiers.url}, and none of them can be loaded: {found}. "
         "Restore one from a copy, or give the run another URL to begin anew."
     )
-
-
-__all__ = ["StorageError", "Tiers", "nothing_good", "shards_of_newest"]

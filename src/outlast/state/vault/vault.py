@@ -104,17 +104,18 @@ class Vault:
         run: str,
         lineage: int,
         base: str | None,
+        above: int = 0,
         process: Process | None = None,
         watch: Watch | None = None,
     ) -> Claim:
         """Take the right to write, and to go on from the checkpoint `base`.
 
         Whoever held it before can commit nothing from now on. VaultTaken if that is another run and it lives;
-        finding out may take a few seconds.
+        finding out may take a few seconds. Its number will be higher than all others here, and than `above`.
         """
         who = process or Process.own()
         for _ in range(CLAIM_ATTEMPTS):
-            newest = self.newest_claim()
+            newest = max(self.newest_claim(), above)
             holder = self.holder(newest, watch) if newest and not self._is_of(run, newest) else None
             if holder is not None:
                 raise VaultTaken(

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.state.vault.names import Checkpoint
-from outlast.state.vault.trunk import Base, walk_trunk
+from outlast.protocol.trunk import Base, Checkpoint, walk_trunk
 
 
 def trunk(bases: dict[int, Base], checkpoints: list[Checkpoint]) -> list[tuple[int, int]]:
