@@ -42,13 +42,14 @@ class TrainingRun(LocalCluster):
         steps: int = 400,
         shards: int | None = None,
         pace_s: float = 0.06,
+        ledgers: Path | None = None,
         options: tuple[str, ...] = (),
     ) -> None:
         super().__init__(replicas, [], options=options)
         self._steps = steps
         self._replicas = replicas
         self._shards = shards or replicas
-        self.ledgers = self.home / "ledgers"
+        self.ledgers = ledgers or self.home / "ledgers"
         self._enough = self.home / "enough"
         self._command += [SCRIPT, "--steps", str(steps), "--shards", str(self._shards), *script_options]
         self._command += ["--pace", str(pace_s), "--enough", str(self._enough), "--ledger", str(self.ledgers)]

@@ -7,6 +7,7 @@ of one member and nobody to talk to.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -27,7 +28,7 @@ from outlast.protocol.member import MemberCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import SHARDS_MOST, Member
 from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
-from outlast.state.storage.opening import open_bare as open_storage
+from outlast.state.storage.opening import open_bare as open_storage  # noqa
 from outlast.state.training import TrainingState
 from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
@@ -217,6 +218,7 @@ def assemble(
         # A run that goes on cuts its steps as it did before, whatever the number of replicas is now.
         wish = wish or shards_of_newest(tiers)
     shard_count = wish or (run.read().spec.shards if run is not None else 1)
+    run_id = _run_id(run)
     facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None)
     layout = Layout(model)
     optimizers = _named(optimizer)
@@ -250,11 +252,10 @@ def assemble(
         core, changed = link.core, link.changed
     saving: Saving | None = None
     if saves is not None and tiers is not None:
-        name = run.name if run is not None else f"alone-{secrets.token_hex(6)}"
         launcher = run.read().launcher_pid if run is not None else 0
         saving = Saving(
             replica=core.replica,
-            run=name,
+            run=run_id,
             process=Process.of(launcher or os.getpid()),
             tiers=tiers,
             settings=saves.settings,
@@ -286,7 +287,7 @@ def assemble(
         model=model,
         optimizers=list(optimizers.values()),
         progress=engine.progress,
-        ledger=_ledger(ledger, data, given, shard_count),
+        ledger=_ledger(ledger, data, given, shard_count, run_id),
         shard_count=shard_count,
         state=training,
         claim=claim,
@@ -352,7 +353,16 @@ def _extras(state: Mapping[str, Any], data: Data | None, facts: Facts, claim: He
     return extras
 
 
-def _ledger(folder: str | None, data: Data | None, given: Handover | None, shard_count: int) -> Ledger | None:
+def _run_id(run: RunDirectory | None) -> str:
+    """A name that no other run has, not even one in the same directory."""
+    if run is None:
+        return f"alone-{secrets.token_hex(4)}"
+    return f"{run.name}-{hashlib.blake2b(run.token(), digest_size=4, person=b'run-id').hexdigest()}"
+
+
+def _ledger(
+    folder: str | None, data: Data | None, given: Handover | None, shard_count: int, run: str
+) -> Ledger | None:
     if folder is None:
         return None
     if data is None:
@@ -360,4 +370,4 @@ def _ledger(folder: str | None, data: Data | None, given: Handover | None, shard
     replica = given.replica if given is not None else 0
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    return Ledger(path / f"replica-{replica}.ledger", data.order, shard_count)
+    return Ledger(path / f"replica-{replica}.ledger", data.order, shard_count, run)

@@ -94,7 +94,8 @@ class _Merge:
         self._heading_from = ""
         self._order: SampleOrder | None = None
         self._listed: dict[tuple[int, int], tuple[bytes, str]] = {}
-        self._computed_by: dict[tuple[int, int], tuple[dict[int, int], str]] = {}
+        self._run = ""
+        self._computed_by: dict[tuple[str, int, int], tuple[dict[int, int], str]] = {}
         self._counted: dict[int, set[int]] = {}
         self._uses: dict[int, bytearray] = {}
 
@@ -119,7 +120,8 @@ class _Merge:
             return False
         if self._heading is None:
             self._heading, self._heading_from, self._order = heading, where, heading.order()
-        for name in heading.__struct_fields__:
+        self._run = heading.run
+        for name in set(heading.__struct_fields__) - {"run"}:
             mine, theirs = getattr(self._heading, name), getattr(heading, name)
             if mine != theirs:
                 self._audit.complain(
@@ -142,7 +144,8 @@ class _Merge:
         if entry.pass_ != self._order.span(entry.step).pass_:
             self._audit.complain(f"{where}: step {entry.step} is not in pass {entry.pass_}")
             return
-        first, first_where = self._computed_by.setdefault((entry.step, entry.view), (entry.shards, where))
+        attempt = (self._run, entry.step, entry.view)
+        first, first_where = self._computed_by.setdefault(attempt, (entry.shards, where))
         if first != entry.shards:
             self._audit.complain(
                 f"{where}: step {entry.step} in view {entry.view} was computed by {entry.shards}, "

@@ -39,9 +39,11 @@ class Heading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed: int
     shuffle: bool
     drop_last: bool
+    run: str = ""
+    """One run after another may go on from the same checkpoints, and in each one views are numbered anew."""
 
     @classmethod
-    def of(cls, order: SampleOrder, shard_count: int) -> Self:
+    def of(cls, order: SampleOrder, shard_count: int, run: str = "") -> Self:
         return cls(
             ledger=VERSION,
             shard_count=shard_count,
@@ -50,6 +52,7 @@ class Heading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             seed=order.seed,
             shuffle=order.shuffle,
             drop_last=order.drop_last,
+            run=run,
         )
 
     def order(self) -> SampleOrder:
@@ -77,13 +80,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Ledger:
     """The writing end. `shard_count` is the run's, the same for all steps."""
 
-    def __init__(self, path: str | os.PathLike[str], order: SampleOrder, shard_count: int) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], order: SampleOrder, shard_count: int, run: str = ""
+    ) -> None:
         self.path = os.fspath(path)
         self._order = order
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size_bytes = os.fstat(self._fd).st_size
         self._torn = size_bytes > 0 and os.pread(self._fd, 1, size_bytes - 1) != b"\n"
-        self._append(Heading.of(order, shard_count))
+        self._append(Heading.of(order, shard_count, run))
 
     def write(
         self, *, step: int, view: int, shards: Mapping[int, int], samples: Mapping[int, Sequence[int]]
