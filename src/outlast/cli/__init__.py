@@ -11,6 +11,8 @@ from outlast.errors import OutlastError, ScriptFailed
 COMMANDS = {
     "run": "run a training script as several replicas on this machine",
     "status": "show how a run stands",
+    "checkpoints": "list, show, verify, export, import and prune checkpoints",
+    "rewind": "let the next run go on from an older checkpoint",
     "audit": "check that every sample was used exactly once per pass",
     "sim": "run the protocol in seeded simulation",
     "agent": "start, watch and restart replicas (started by `run`)",
@@ -22,9 +24,10 @@ EXIT_CODES = """exit codes:
   0  finished                    6  no space left for the coordinator's store
   1  an error in Outlast itself  7  the coordinator's store is damaged
   2  wrong usage                 8  the coordinator's store cannot be used
-  3  the script is not there    11  no coordinator answers
-  4  the job failed            130  stopped by Ctrl-C
-  5  the port is in use        143  stopped by SIGTERM"""
+  3  the script is not there     9  the storage of checkpoints cannot be used
+  4  the job failed             10  no checkpoint can be used, or made
+  5  the port is in use         11  no coordinator answers
+                               130  stopped by Ctrl-C, 143  by SIGTERM"""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -135,11 +135,11 @@ def _tensor_differences(what: str, theirs: Iterable[TensorShape], ours: Iterable
     retyped = [f"{a.name} ({a.dtype} there, {b.dtype} here)" for a, b in both if a.dtype != b.dtype]
     frozen = [f"{a.name} ({_trains(a)} there, {_trains(b)} here)" for a, b in both if a.trains != b.trains]
     return [
-        *_listed(f"{what} is missing here", f"{what}s are missing here", [n for n in there if n not in here]),
-        *_listed(f"{what} is only here", f"{what}s are only here", [n for n in here if n not in there]),
-        *_listed(f"{what} has another shape", f"{what}s have another shape", reshaped),
-        *_listed(f"{what} has another dtype", f"{what}s have another dtype", retyped),
-        *_listed(f"{what} is frozen on one side", f"{what}s are frozen on one side", frozen),
+        *listed(f"{what} is missing here", f"{what}s are missing here", [n for n in there if n not in here]),
+        *listed(f"{what} is only here", f"{what}s are only here", [n for n in here if n not in there]),
+        *listed(f"{what} has another shape", f"{what}s have another shape", reshaped),
+        *listed(f"{what} has another dtype", f"{what}s have another dtype", retyped),
+        *listed(f"{what} is frozen on one side", f"{what}s are frozen on one side", frozen),
     ]
 
 
@@ -147,10 +147,10 @@ def _optimizer_differences(theirs: Structure, ours: Structure) -> list[str]:
     there = {optimizer.key: optimizer for optimizer in theirs.optimizers}
     here = {optimizer.key: optimizer for optimizer in ours.optimizers}
     found = [
-        *_listed(
+        *listed(
             "optimizer is missing here", "optimizers are missing here", sorted(there.keys() - here.keys())
         ),
-        *_listed("optimizer is only here", "optimizers are only here", sorted(here.keys() - there.keys())),
+        *listed("optimizer is only here", "optimizers are only here", sorted(here.keys() - there.keys())),
     ]
     for key in sorted(there.keys() & here.keys()):
         a, b = there[key], here[key]
@@ -183,8 +183,8 @@ def _group_differences(key: str, index: int, theirs: GroupShape, ours: GroupShap
 
 def _extra_differences(theirs: dict[str, str], ours: dict[str, str]) -> list[str]:
     return [
-        *_listed("extra is missing here", "extras are missing here", sorted(theirs.keys() - ours.keys())),
-        *_listed("extra is only here", "extras are only here", sorted(ours.keys() - theirs.keys())),
+        *listed("extra is missing here", "extras are missing here", sorted(theirs.keys() - ours.keys())),
+        *listed("extra is only here", "extras are only here", sorted(ours.keys() - theirs.keys())),
         *(
             f"Extra {key!r} is a {theirs[key]} there and a {ours[key]} here."
             for key in sorted(theirs.keys() & ours.keys())
@@ -193,7 +193,8 @@ def _extra_differences(theirs: dict[str, str], ours: dict[str, str]) -> list[str
     ]
 
 
-def _listed(one: str, many: str, names: Sequence[str]) -> list[str]:
+def listed(one: str, many: str, names: Sequence[str]) -> list[str]:
+    """One sentence that counts and names them; none if there are none."""
     return [f"{len(names)} {one if len(names) == 1 else many}: {_names(names)}."] if names else []
 
 

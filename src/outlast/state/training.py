@@ -23,8 +23,9 @@ from torch.optim import Optimizer
 from outlast.errors import ConfigError, ProtocolError
 from outlast.state.contents import Image
 from outlast.state.image import describe
-from outlast.state.nodes import DictNode, Node, decode, encode
+from outlast.state.nodes import DictNode, Node, encode
 from outlast.state.optimizer import capture_optimizer, parameters_in, plan_optimizer_load
+from outlast.state.parts import WEIGHTS, holds_weights_only, parts_of
 from outlast.state.structure import (
     VERSION,
     Structure,
@@ -39,6 +40,7 @@ from outlast.state.structure import (
     shape_of,
 )
 from outlast.state.tree import flatten, unflatten
+from outlast.state.weights import check_weights, plan_weights
 
 
 class Stateful(Protocol):
@@ -103,6 +105,9 @@ class TrainingState:
 
     def check(self, image: Image) -> None:
         """Raises ConfigError if the image comes from a program that differs from this one; says in what."""
+        if holds_weights_only(image):
+            check_weights(self.model, image)
+            return
         found = differences(decode_structure(image.structure), self._structure())
         if found:
             raise ConfigError(
@@ -112,10 +117,16 @@ class TrainingState:
             )
 
     def load(self, image: Image, tensors: Sequence[Tensor]) -> None:
-        """Become the state of the image. The tensors are copied: they may go away afterwards."""
+        """Become the state of the image. The tensors are copied: they may go away afterwards.
+
+        If the image holds weights alone, only the model changes; optimizers and extras stay as they are.
+        """
         self.check(image)
         _check_tensors(image, tensors)
-        parts = _parts_of(image.plain)
+        parts = parts_of(image.plain)
+        if WEIGHTS in parts:
+            _write(plan_weights(self.model, image, tensors))
+            return
         own = _Clones(tensors)
         writes = [
             *_writes("parameters", parameters_of(self.model), unflatten(parts["parameters"], tensors)),
@@ -134,9 +145,8 @@ class TrainingState:
         modules = _modules_with_state(self.model)
         for key, saved in module_states.items():
             _hand_over(f"Module {key!r}", modules[key].set_extra_state, saved)
+        _write(writes)
         with torch.no_grad():
-            for target, source in writes:
-                target.copy_(source)
             for load_optimizer in plans:
                 load_optimizer()
 
@@ -242,17 +252,6 @@ def _check_tensors(image: Image, tensors: Sequence[Tensor]) -> None:
         raise ProtocolError("the tensors of the state are not those that its image describes")
 
 
-def _parts_of(plain: bytes) -> dict[str, Node]:
-    root = decode(plain)
-    items = root.items if isinstance(root, DictNode) else []
-    parts = {key: node for key, node in items if isinstance(key, str)}
-    if parts.keys() != {"parameters", "buffers", "modules", "optimizers", "extras"} or len(items) != len(
-        parts
-    ):
-        raise ProtocolError("the state does not have the parts that a training state has")
-    return parts
-
-
 def _writes(part: str, ours: Mapping[str, Tensor], saved: Any) -> list[tuple[Tensor, Tensor]]:
     values = _keyed(saved, ours, part)
     for name, tensor in ours.items():
@@ -261,6 +260,12 @@ def _writes(part: str, ours: Mapping[str, Tensor], saved: Any) -> list[tuple[Ten
         if not fits:
             raise ProtocolError(f"the state's content for {name} does not fit its structure")
     return [(tensor, values[name]) for name, tensor in ours.items()]
+
+
+def _write(writes: Sequence[tuple[Tensor, Tensor]]) -> None:
+    with torch.no_grad():
+        for target, source in writes:
+            target.copy_(source)
 
 
 def _keyed(saved: Any, ours: Mapping[str, object], part: str) -> dict[str, Any]:

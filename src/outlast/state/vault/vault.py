@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import NamedTuple
 
 from outlast.errors import ObjectDamaged, ObjectMissing, StorageUnavailable, VaultTaken
@@ -270,3 +271,8 @@ class Vault:
 def now_as_text() -> str:
     """The wall clock in UTC, for people to read."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def program_versions() -> dict[str, str]:
+    """For the manifest: what to look at when a checkpoint behaves differently elsewhere."""
+    return {"outlast": version("outlast"), "torch": version("torch")}
