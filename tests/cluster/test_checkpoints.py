@@ -1,4 +1,4 @@
-"""Checkpoints of a whole cluster: whatever is killed, and whenever, the run goes on from what was committed."""
+"""Checkpoints of whole clusters: whatever is killed, and whenever, a run goes on from what was committed."""
 
 import os
 import random
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from training_run import TrainingRun
 
-from outlast.state.storage.opening import open_bare as open_storage
+from outlast.state.storage.opening import open_storage
 from outlast.state.vault.chunks import verify_chunks
 from outlast.state.vault.vault import Vault
 

@@ -28,7 +28,7 @@ from outlast.protocol.member import MemberCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import SHARDS_MOST, Member
 from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
-from outlast.state.storage.opening import open_bare as open_storage  # noqa
+from outlast.state.storage.opening import open_storage
 from outlast.state.training import TrainingState
 from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
@@ -212,9 +212,10 @@ def assemble(
     run = RunDirectory(given.run) if given is not None else None
     wish = _shards_wished(shards, micro_batch, data)
     tiers: Tiers | None = None
+    stopped = threading.Event()
     if saves is not None:
         saves.settings.keep.validate()
-        tiers = Tiers([open_storage(url) for url in saves.urls])
+        tiers = Tiers([open_storage(url, stopped=stopped) for url in saves.urls])
         # A run that goes on cuts its steps as it did before, whatever the number of replicas is now.
         wish = wish or shards_of_newest(tiers)
     shard_count = wish or (run.read().spec.shards if run is not None else 1)
@@ -263,6 +264,7 @@ def assemble(
             claim=claim,
             shards=shard_count,
             changed=changed,
+            stopped=stopped,
         )
     engine = Engine(
         core=core,

@@ -105,8 +105,8 @@ class StepBuffers:
         return 0, {}
 
     def saved(self) -> dict[int, Tensor]:
-        """The buffers in the model, by their `id`, and what they were when the step began: copies that stay as
-        they are to the step's end. Empty between two steps, where the buffers themselves are what counts."""
+        """The buffers in the model, by their `id`, and what they were when the step began: copies that stay
+        as they are to its end. Empty between two steps, where the buffers themselves are what counts."""
         return {id(place.current()): place.saved for place in self._all} if self._remembered else {}
 
     def take(self, views: list[Tensor], mask: int, integers: dict[int, bytes]) -> None:

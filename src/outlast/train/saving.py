@@ -102,7 +102,9 @@ class Saving:
         claim: HeldClaim,
         shards: int,
         changed: threading.Condition,
+        stopped: threading.Event,
     ) -> None:
+        """Once `stopped` is set, the storages behind `tiers` try nothing again; that is done in `close`."""
         self._replica = replica
         self._run = run
         self._process = process
@@ -112,6 +114,7 @@ class Saving:
         self._held = claim
         self._shards = shards
         self._changed = changed
+        self._stopped = stopped
         self._participant: Participant
         self._act: Callable[[Iterable[Action]], None]
         self._alone = True
@@ -270,11 +273,12 @@ class Saving:
             job.cancelled.set()
             if job.share is not None:
                 job.share.give_up("this replica has ended")
+        if beating is not None:
+            beating.end(clean=clean)
+        self._stopped.set()
         if self._thread is not None:
             self._work.put(None)
             self._thread.join(timeout=1.0)
-        if beating is not None:
-            beating.end(clean=clean)
 
     # The saving thread.
 
