@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from training_run import TrainingRun
 
+from outlast.crashpoints import SAVE_POINTS
 from outlast.state.storage.opening import open_storage
 from outlast.state.vault.chunks import verify_chunks
 from outlast.state.vault.vault import Vault
@@ -74,3 +75,41 @@ def test_a_run_that_was_killed_is_resumed_by_another_with_any_number_of_replicas
     with saving_run(3, url, steps=300, ledgers=ledgers) as run:
         run.finish()
     assert committed(url)[0] == 300
+
+
+IN_MAKE_TEST = ("written", "committing", "committed")
+
+
+@pytest.mark.parametrize(
+    "point", [p if p in IN_MAKE_TEST else pytest.param(p, marks=pytest.mark.soak) for p in SAVE_POINTS]
+)
+def test_a_power_cut_at_any_point_of_a_save_loses_nothing_that_was_committed(
+    tmp_path: Path, point: str
+) -> None:
+    url, ledgers = str(tmp_path / "vault"), tmp_path / "ledgers"
+    step = 10 if point != "restoring" else 0
+    with saving_run(2, url, "--power-cut", f"{point}@{step}", steps=100, ledgers=ledgers) as run:
+        run.wait_until("nothing is left running", lambda: run.processes() == [])
+    found = committed(url)
+    assert found[:1] == {"committed": [10], "restoring": []}.get(point, [5]), found
+    with saving_run(3, url, steps=100, pace_s=0, ledgers=ledgers) as run:
+        run.finish()
+        assert f"joined at {found[0] if found else 0}" in run.said("stdout")
+
+
+def test_kills_of_writers_and_committers_leave_no_trace(tmp_path: Path) -> None:
+    url = str(tmp_path / "vault")
+    plan = "copying@10:1 written@any:1.2 intending@any:0 committing@any:0.2 committed@any:0.3"
+    with saving_run(3, url, "--crash", plan) as run:
+        run.wait_for_life(0, 4)
+        run.wait_for_life(1, 3)
+        run.finish()
+    assert committed(url)[0] == 400
+
+
+def test_the_coordinator_is_killed_before_it_hears_of_the_intent(tmp_path: Path) -> None:
+    url = str(tmp_path / "vault")
+    with saving_run(2, url, "--strike-coordinator", "intending@10", steps=100) as run:
+        run.wait_for_step(30)
+        run.finish()
+    assert committed(url)[0] == 100

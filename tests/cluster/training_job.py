@@ -7,7 +7,10 @@ the hash of its state.
 """
 
 import argparse
+import contextlib
+import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -16,8 +19,12 @@ import torch
 from torch import Tensor, nn
 
 import outlast
+from outlast import crashpoints
+from outlast.kinship import children_of
 from outlast.state.digest import state_digest
 from outlast.testing.crash import crash_by_plan
+from outlast.wire.handover import handover
+from outlast.wire.rundir import RunDirectory
 
 SAMPLES = 99
 GLOBAL_BATCH = 24
@@ -53,6 +60,30 @@ class Net(nn.Module):
         return self.last(self.drop(hidden))
 
 
+def strike_at(place: str, *, everything: bool) -> None:
+    """Kill others than this process at a crash point: the launcher, and with it all, or the coordinator."""
+    point, _, step = place.partition("@")
+    given = handover()
+    assert given is not None
+    launcher = RunDirectory(given.run).read().launcher_pid
+    struck = []
+
+    def strike(reached: str, at: int) -> bool:
+        if (reached, at) != (point, int(step)) or struck:
+            return False
+        struck.append(True)
+        children = [pid for pid in children_of(launcher) if b"outlast.coordinator" in cmdline(pid)]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(launcher if everything else children[0], signal.SIGKILL)
+        return everything
+
+    crashpoints.armed = strike
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--steps", type=int, default=100)
@@ -62,11 +93,17 @@ def main() -> None:
     arguments.add_argument("--ledger")
     arguments.add_argument("--workers", type=int, default=0)
     arguments.add_argument("--crash", default="")
+    arguments.add_argument("--power-cut", default="", metavar="POINT@STEP", help="everything dies there")
+    arguments.add_argument("--strike-coordinator", default="", metavar="POINT@STEP", help="only that dies")
     arguments.add_argument("--checkpoints", nargs="*")
     arguments.add_argument("--every", default="auto")
     arguments.add_argument("--fail", default="", metavar="STEP:REPLICA", help="an error of the script's own")
     options = arguments.parse_args()
     crash_by_plan(options.crash)
+    if options.power_cut:
+        strike_at(options.power_cut, everything=True)
+    if options.strike_coordinator:
+        strike_at(options.strike_coordinator, everything=False)
     fail_step, _, fail_replica = options.fail.partition(":")
     paced = options.pace > 0
 
