@@ -2,7 +2,9 @@
 
 import os
 import random
+import secrets
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,13 @@ from outlast.crashpoints import SAVE_POINTS
 from outlast.state.storage.opening import open_storage
 from outlast.state.vault.chunks import verify_chunks
 from outlast.state.vault.vault import Vault
+from servers.seaweedfs import BUCKET
 
 pytestmark = pytest.mark.timeout(300)
 
 SHARDS = 4
+ENDLESS = {"steps": 250, "pace_s": 0.04}
+"""More than a test that kills gets to."""
 
 
 def committed(url: str) -> list[int]:
@@ -61,20 +66,39 @@ def test_when_all_replicas_die_the_job_goes_on_from_its_newest_checkpoint(tmp_pa
     assert committed(url)[0] == 200
 
 
-def test_a_run_that_was_killed_is_resumed_by_another_with_any_number_of_replicas(tmp_path: Path) -> None:
-    url, ledgers = str(tmp_path / "vault"), tmp_path / "ledgers"
-    rng = random.Random(1)
+@pytest.fixture(params=["files", "s3", "hdfs"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh place of each kind; the servers are real."""
+    match request.param:
+        case "s3":
+            server = request.getfixturevalue("seaweedfs")
+            for name, value in server.environment().items():
+                monkeypatch.setenv(name, value)
+            return f"s3://{BUCKET}/{secrets.token_hex(4)}"
+        case "hdfs":
+            return f"{request.getfixturevalue('hdfs').url}/{secrets.token_hex(4)}"
+    return str(tmp_path / "vault")
+
+
+def test_a_run_that_is_killed_again_and_again_is_resumed_with_any_number_of_replicas(
+    url: str, tmp_path: Path, soak: bool
+) -> None:
+    rng = random.Random(url)
     reached = 0
-    for replicas in (2, 4, 1):
-        with saving_run(replicas, url, steps=300, ledgers=ledgers) as run:
-            run.wait_for_step(reached + rng.randrange(7, 15))
+    for time_ in range(20 if soak else 2):
+        with saving_run(rng.choice([1, 2, 3, 4]), url, every="3", **ENDLESS, ledgers=tmp_path) as run:
+            run.wait_for_step(reached + 1)
+            if time_ == 0:
+                run.wait_until("a checkpoint", lambda: bool(committed(url)))
+            time.sleep(rng.uniform(0, 2))  # Any moment will do.
             os.kill(run.pid, signal.SIGKILL)
             run.wait_until("nothing is left running", lambda: run.processes() == [])
         found = committed(url)
-        reached = found[0] if found else reached
-    with saving_run(3, url, steps=300, ledgers=ledgers) as run:
+        assert found[0] >= reached, f"step {reached} was committed, and now there is {found}"
+        reached = found[0]
+    with saving_run(rng.choice([2, 3]), url, every="3", **ENDLESS, ledgers=tmp_path) as run:
         run.finish()
-    assert committed(url)[0] == 300
+    assert committed(url)[0] == ENDLESS["steps"]
 
 
 IN_MAKE_TEST = ("written", "committing", "committed")
