@@ -1,5 +1,9 @@
 import pytest
 
+from servers.fixtures import hdfs, seaweedfs
+
+__all__ = ["hdfs", "seaweedfs"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long version of every test that has one")

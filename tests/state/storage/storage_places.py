@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from outlast.state.storage.opening import open_bare
 from outlast.state.storage.seam import Storage
 
-KINDS = ("files",)
+KINDS = ("files", "s3", "hdfs")
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ def test_create_does_not_replace(storage: Storage) -> None:
 
 
 def test_keys_come_in_order_and_by_prefix(storage: Storage) -> None:
-    keys = ["a", "a-b", "a.b", "a0/x", "a/0", "a/b/c", "a/b.c", "a/b-c", "ab/c", "b_/9", "b/10", "b/9"]
-    keys.remove("a")  # It would be the folder of another key.
+    # No "a": it would be the folder of another key.
+    keys = ["a-b", "a.b", "a0/x", "a/0", "a/b/c", "a/b.c", "a/b-c", "ab/c", "b_/9", "b/10", "b/9"]
     for key in random.Random(5).sample(keys, len(keys)):
         storage.put(key, key.encode())
     assert list(storage.list("")) == [Stored(key, len(key)) for key in sorted(keys)]
@@ -115,8 +115,9 @@ def test_keys_come_in_order_and_by_prefix(storage: Storage) -> None:
     assert keys_of(storage, "nobody/") == []
 
 
-def test_a_listing_of_more_than_a_page(storage: Storage) -> None:
-    keys = [f"many/{number:04}" for number in range(1100)]
+def test_a_listing_of_more_than_a_page(place: Place, storage: Storage) -> None:
+    # S3's pages are of 1000; those of our HDFS are smaller, since it takes half a second to close a file.
+    keys = [f"many/{number:04}" for number in range(30 if place.kind == "hdfs" else 1100)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: storage.put(key, b"1"), keys))
     assert keys_of(storage, "many/") == keys
@@ -137,23 +138,24 @@ def test_delete(storage: Storage) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "",
-        "/",
-        "/a",
-        "a/",
-        "a//b",
-        ".",
-        "..",
-        "../a",
-        "a/../b",
-        "a/.hidden",
-        ".writing/a",
-        "A",
-        "a b",
-        "ä",
-        "a\n",
-    ]
-    + ["a\0", "a\\b", "a%2fb", "a?b", "a#b", "x" * 300, "x/" * 300 + "x"],
+        *(
+            "",
+            "/",
+            "/a",
+            "a/",
+            "a//b",
+            ".",
+            "..",
+            "../a",
+            "a/../b",
+            "a/.hidden",
+            ".writing/a",
+            "A",
+            "a b",
+            "ä",
+        ),
+        *("a\n", "a\0", "a\\b", "a%2fb", "a?b", "a#b", "x" * 300, "x/" * 300 + "x"),
+    ],
 )
 def test_bad_keys(storage: Storage, key: str) -> None:
     out = memoryview(bytearray(1))
@@ -190,7 +192,7 @@ def test_an_object_of_another_length_is_damaged(storage: Storage, length: int) -
 
 def test_of_eight_threads_one_creates(place: Place) -> None:
     storages = [place.open() for _ in range(8)]
-    for number in range(5):
+    for number in range(2):
         start = threading.Barrier(8)
 
         def race(
@@ -277,7 +279,7 @@ def test_readers_see_one_object_or_the_other_while_it_is_replaced(place: Place) 
 
     def write() -> None:
         other = place.open()
-        for turn in range(30):
+        for turn in range(4 if place.kind == "hdfs" else 30):
             other.put("a", versions[turn % 2])
         done.set()
 

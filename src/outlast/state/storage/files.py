@@ -26,8 +26,9 @@ from outlast.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from outlast.state.storage import giving_up
 from outlast.state.storage.drafts import FOLDER, Drafts
-from outlast.state.storage.keys import check_key, check_prefix, hidden
+from outlast.state.storage.keys import check_key, check_prefix, is_key
 from outlast.state.storage.seam import Bytes, Stored
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -119,6 +120,7 @@ class Files:
             self._drafts.sweep()
         self._settle(folder)
         with self._drafts.written(data) as draft:
+            giving_up.check()
             place(draft, path)
         _sync_folder(folder)
 
@@ -209,7 +211,7 @@ def _entries(folder: str) -> list[tuple[str, int | None]]:
     found: list[tuple[str, int | None]] = []
     with scan:
         for entry in scan:
-            if hidden(entry.name):
+            if not is_key(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 found.append((entry.name + "/", None))

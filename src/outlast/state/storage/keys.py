@@ -16,7 +16,7 @@ _LONGEST_PART = 200
 
 def check_key(key: str) -> str:
     """The key itself, or a UsageError."""
-    if not _KEY.fullmatch(key) or len(key) > _LONGEST_KEY or max(map(len, key.split("/"))) > _LONGEST_PART:
+    if not is_key(key):
         raise UsageError(
             f"{key[:_LONGEST_KEY]!r} cannot be the key of an object: a key has at most {_LONGEST_KEY} "
             f"characters of a-z, 0-9, '.', '_', '-', in parts of at most {_LONGEST_PART} that are joined by "
@@ -34,6 +34,6 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def hidden(name: str) -> bool:
-    """Whether this name in a folder is no part of any key."""
-    return not _KEY.fullmatch(name)
+def is_key(key: str) -> bool:
+    long = len(key) > _LONGEST_KEY or any(len(part) > _LONGEST_PART for part in key.split("/"))
+    return not long and _KEY.fullmatch(key) is not None

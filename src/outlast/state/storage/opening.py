@@ -4,13 +4,31 @@ Nothing is created and nobody is asked before the first call: a wrong password s
 """
 
 import os
+import re
+import threading
 from urllib.parse import unquote, urlsplit
 
 from outlast.errors import ConfigError
+from outlast.state.storage import clouds
 from outlast.state.storage.files import Files
+from outlast.state.storage.hdfs import Hdfs
+from outlast.state.storage.objects import Objects
+from outlast.state.storage.patience import Patience, Patient
 from outlast.state.storage.seam import Storage
 
-_SCHEMES = "a path, file:///path, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or hdfs://host:port/path"
+_SCHEMES = (
+    "a path, file:///path, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or "
+    "hdfs://host:port/path"
+)
+# What all object stores take and no URL has to escape.
+_PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*(/[A-Za-z0-9_-][A-Za-z0-9._=-]*)*")
+
+
+def open_storage(
+    url: str | os.PathLike[str], *, patience: Patience | None = None, stopped: threading.Event | None = None
+) -> Storage:
+    """Tries again where that helps, and never hangs; once `stopped` is set it does not even wait."""
+    return Patient(open_bare(url), patience, stopped=stopped)
 
 
 def open_bare(url: str | os.PathLike[str]) -> Storage:
@@ -21,6 +39,20 @@ def open_bare(url: str | os.PathLike[str]) -> Storage:
             raise ConfigError(f"The URL of the storage is empty; it must be {_SCHEMES}.")
         return Files(text)
     parts = urlsplit(text)
+    if "@" in parts.netloc:
+        # Not repeated, since it may hold a password.
+        raise ConfigError(
+            f"A storage's URL holds no user and no password; {parts.scheme}:// takes them from the "
+            "environment."
+        )
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         return Files(unquote(parts.path))
-    raise ConfigError(f"{text!r} is no URL of a storage; it must be {_SCHEMES}.")
+    path = parts.path.strip("/")
+    sound = parts.netloc and (not path or _PREFIX.fullmatch(path)) and not parts.query and not parts.fragment
+    if parts.scheme in clouds.SCHEMES and sound:
+        return Objects(parts.scheme, parts.netloc, path)
+    if parts.scheme == "hdfs" and sound:
+        return Hdfs(parts.netloc, path)
+    raise ConfigError(
+        f"{parts.scheme}://{parts.netloc}{parts.path} is no URL of a storage; it must be {_SCHEMES}."
+    )

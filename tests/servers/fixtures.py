@@ -1,0 +1,41 @@
+"""The servers as fixtures, started when the first test asks for one and shared by all of them."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from servers import hdfs as hdfs_server
+from servers import seaweedfs as s3_server
+from servers.hdfs import Hdfs
+from servers.seaweedfs import SeaweedFS
+
+
+def need(missing: str | None) -> None:
+    """Skip where a server cannot be had. In CI it can, so there its absence is a failure and not a skip."""
+    if missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    need(s3_server.missing())
+    server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    need(hdfs_server.missing())
+    server = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
