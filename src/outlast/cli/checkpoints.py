@@ -16,7 +16,7 @@ from rich.table import Table
 
 from outlast.cli.vaults import age_text, find_checkpoint, open_vault, size_text
 from outlast.errors import ObjectDamaged, ObjectMissing
-from outlast.state.storage.opening import open_bare
+from outlast.state.storage.opening import open_storage
 from outlast.state.vault.manifest import Chunk, Manifest
 from outlast.state.vault.names import CHUNKS, checkpoint_of, chunk_name
 from outlast.state.vault.retention import Keep
@@ -251,7 +251,7 @@ def _export(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     from outlast.state.vault.importing import import_weights, read_weights
 
-    vault = Vault(open_bare(options.url))
+    vault = Vault(open_storage(options.url))
     weights = read_weights(
         options.source, key=options.key, strip=options.strip, allow_pickle=options.allow_pickle
     )

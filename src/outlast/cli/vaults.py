@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from outlast.errors import NoCheckpoint, UsageError
-from outlast.state.storage.opening import open_bare
+from outlast.state.storage.opening import open_storage
 from outlast.state.vault.manifest import Manifest
 from outlast.state.vault.names import checkpoint_of
 from outlast.state.vault.vault import Vault
@@ -16,7 +16,7 @@ _NAMED_AT_MOST = 12
 
 def open_vault(url: str) -> Vault:
     """A vault that has something in it; NoCheckpoint otherwise, since a URL is easily mistyped."""
-    vault = Vault(open_bare(url))
+    vault = Vault(open_storage(url))
     if not vault.manifests():
         begun = " A job has begun to write there, but saved nothing yet." if vault.claims() else ""
         raise NoCheckpoint(

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 from checkpoints import claimed, load, manifest_of, save, some_state, written
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_storage import Failing, MemoryStorage
 
@@ -38,6 +38,7 @@ def chunk_keys(storage: MemoryStorage) -> set[str]:
     return {key for key in storage.objects if key.startswith(CHUNKS)}
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 200), max_size=30),
     st.integers(1, 6),
