@@ -18,10 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import version
 
 import msgspec
-import torch
 from torch import Tensor
 
 from outlast import crashpoints as crash
@@ -37,7 +35,7 @@ from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Manifest, sea
 from outlast.state.vault.occupancy import Beating, Process
 from outlast.state.vault.pruning import prune
 from outlast.state.vault.retention import Keep
-from outlast.state.vault.vault import now_as_text
+from outlast.state.vault.vault import now_as_text, program_versions
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
 from outlast.train.copying import Room, ShareCopy
@@ -349,7 +347,7 @@ class Saving:
                 view=job.save.view,
                 saved_at=now_as_text(),
                 writers={str(replica): note.host for replica, note in sorted(notes.items())},
-                versions={"outlast": version("outlast"), "torch": str(torch.__version__)},
+                versions=program_versions(),
                 replicas=len(notes),
                 shards=self._shards,
                 tensor_bytes=sum(entry.size_bytes for entry in job.image.entries),
