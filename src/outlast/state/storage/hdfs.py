@@ -50,8 +50,8 @@ _SETTINGS = {
 }
 
 # Parts of the names of Java's exceptions, which is what the client tells.
-_FULL = ("QuotaExceeded", "DSQuota", "NSQuota", "DiskOutOfSpace", "could only be replicated to 0 nodes")
-_DENIED = ("AccessControl", "Authorization", "Unauthorized", "SaslError", "GSSAPIError", "InvalidToken")
+_FULL = ("QuotaExceededException", "DiskOutOfSpaceException", "could only be replicated to 0 nodes")
+_DENIED = ("AccessControlException", "AuthorizationException", "SASLError", "GSSAPIError", "InvalidToken")
 
 
 @final
@@ -229,8 +229,8 @@ class Hdfs:
             raise self._explain(error, f"{self.url.rstrip('/')}/{key} could not be {done}") from error
 
     def _explain(self, error: Exception, what: str) -> StorageError:
-        text = str(error)
-        what = f"{what} ({_first_line(error)})"
+        text = _first_line(error)
+        what = f"{what} ({text[:300]})"
         if any(word in text for word in _FULL):
             return StorageFull(
                 f"{what}. What was saved before is unharmed. Free some space, add DataNodes or raise the "
@@ -253,4 +253,4 @@ class Hdfs:
 
 def _first_line(error: Exception) -> str:
     """Java's stack trace follows it."""
-    return str(error).split("\\n")[0].split("\n")[0][:300] or type(error).__name__
+    return str(error).split("\\n")[0].split("\n")[0] or type(error).__name__
