@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.errors import ConfigError, StorageDenied, StorageUnavailable, UsageError
+from outlast.errors import ConfigError, StorageDenied, StorageFull, StorageUnavailable, UsageError
 from outlast.state.storage import hdfs as hdfs_storage
 from outlast.state.storage.opening import open_bare
 from outlast.state.storage.patience import Patience, Patient
@@ -119,6 +119,41 @@ def test_an_object_is_one_block(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(hdfs_storage, "_LARGEST_BYTES", 10)
     with pytest.raises(UsageError, match="too large"):
         storage.put("larger", bytes(11))
+
+
+NO_ROOM = "File /a could only be replicated to 0 nodes instead of 1.  There are {} running and {}."
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (
+            'RPCError("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "The DiskSpace quota")',
+            StorageFull,
+        ),
+        (NO_ROOM.format("3 datanode(s)", "no node(s) are excluded in this operation"), StorageFull),
+        (NO_ROOM.format("0 datanode(s)", "no node(s) are excluded in this operation"), StorageUnavailable),
+        (NO_ROOM.format("1 datanode(s)", "1 node(s) are excluded in this operation"), StorageUnavailable),
+        ('RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied")', StorageDenied),
+        (
+            'RPCError("o.a.h.SafeModeException", "safe mode\\n\\tat AccessControlException")',
+            StorageUnavailable,
+        ),
+    ],
+)
+def test_what_java_says_gets_its_name(
+    said: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def mkdirs(self, *_: object, **__: object) -> None:
+            raise RuntimeError(said)
+
+    monkeypatch.setattr("hdfs_native.Client", Refusing)
+    with pytest.raises(error, match=r"hdfs://127.0.0.1:1/a/b"):
+        open_bare("hdfs://127.0.0.1:1/a").put("b", b"1")
 
 
 def test_nobody_listens(tmp_path: Path) -> None:

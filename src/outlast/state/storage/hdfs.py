@@ -15,6 +15,7 @@ for ever. The first is shortened here; the second is what `patience.py` is for.
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -50,7 +51,11 @@ _SETTINGS = {
 }
 
 # Parts of the names of Java's exceptions, which is what the client tells.
-_FULL = ("QuotaExceededException", "DiskOutOfSpaceException", "could only be replicated to 0 nodes")
+# The last one is what is said when nobody has room; when DataNodes are down or were tried in vain, it is not.
+_FULL = re.compile(
+    r"QuotaExceededException|DiskOutOfSpaceException"
+    r"|could only be \w+ to 0 .*There are [1-9]\d* datanode\(s\) running and (no|0) node\(s\) are excluded"
+)
 _DENIED = ("AccessControlException", "AuthorizationException", "SASLError", "GSSAPIError", "InvalidToken")
 
 
@@ -231,7 +236,7 @@ class Hdfs:
     def _explain(self, error: Exception, what: str) -> StorageError:
         text = _first_line(error)
         what = f"{what} ({text[:300]})"
-        if any(word in text for word in _FULL):
+        if _FULL.search(text):
             return StorageFull(
                 f"{what}. What was saved before is unharmed. Free some space, add DataNodes or raise the "
                 "quota; the next save then works again."
