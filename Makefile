@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+HADOOP := $(VENV)/hadoop-jars/complete
 
 .PHONY: setup demo test check unit bench soak clean
 
@@ -17,6 +18,11 @@ $(READY): pyproject.toml constraints.txt scripts/system-deps
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
+# For the tests that need a real HDFS. It may fail to come about; these tests then say so.
+$(HADOOP): $(READY) scripts/hadoop-jars
+	scripts/system-deps --for-tests
+	scripts/hadoop-jars $(VENV)
+
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
@@ -25,7 +31,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(READY)
+unit: $(READY) $(HADOOP)
 	$(BIN)/pytest -m 'not soak'
 
 test: check unit
@@ -33,7 +39,7 @@ test: check unit
 bench: $(READY)
 	$(BIN)/python -m bench all
 
-soak: $(READY)
+soak: $(READY) $(HADOOP)
 	$(BIN)/pytest -m 'soak or not soak' --soak
 
 clean:

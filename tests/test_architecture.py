@@ -114,6 +114,14 @@ def test_nothing_is_ever_pickled() -> None:
 
 @pytest.mark.parametrize("module", ["outlast.agent.service", "outlast.coordinator.service"])
 def test_services_load_neither_torch_nor_rich(module: str) -> None:
+    assert not {"torch", "rich", "numpy"} & loaded_by(module)
+
+
+def test_storages_load_neither_torch_nor_clients_that_are_not_asked_for() -> None:
+    assert not {"torch", "numpy", "obstore", "hdfs_native"} & loaded_by("outlast.state.storage.opening")
+
+
+def loaded_by(module: str) -> set[str]:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "rich", "numpy"} & set(done.stdout.split())
+    return set(done.stdout.split())

@@ -1,6 +1,7 @@
 """The servers as fixtures, started when the first test asks for one and shared by all of them."""
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -22,20 +23,26 @@ def need(missing: str | None) -> None:
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
     need(s3_server.missing())
-    server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    folder = tmp_path_factory.mktemp("seaweedfs")
+    server = SeaweedFS(folder)
     try:
         server.wait()
         yield server
     finally:
         server.stop()
+        # It is hundreds of megabytes, which pytest would keep for the next three runs.
+        shutil.rmtree(folder / "data", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
     need(hdfs_server.missing())
-    server = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    folder = tmp_path_factory.mktemp("hdfs")
+    server = Hdfs(folder)
     try:
         server.wait()
         yield server
     finally:
         server.stop()
+        # It is hundreds of megabytes, which pytest would keep for the next three runs.
+        shutil.rmtree(folder / "data", ignore_errors=True)

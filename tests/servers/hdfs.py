@@ -92,6 +92,10 @@ class Hdfs:
     def url(self) -> str:
         return f"hdfs://127.0.0.1:{self.port}"
 
+    @property
+    def name_node_pid(self) -> int | None:
+        return None if self._name_node is None else self._name_node.pid
+
     def wait(self) -> None:
         """Until a file can be written, which needs both of them to know each other."""
         assert self._name_node is not None

@@ -106,8 +106,8 @@ def test_create_does_not_replace(storage: Storage) -> None:
 def test_keys_come_in_order_and_by_prefix(storage: Storage) -> None:
     # No "a": it would be the folder of another key.
     keys = ["a-b", "a.b", "a0/x", "a/0", "a/b/c", "a/b.c", "a/b-c", "ab/c", "b_/9", "b/10", "b/9"]
-    for key in random.Random(5).sample(keys, len(keys)):
-        storage.put(key, key.encode())
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: storage.put(key, key.encode()), random.Random(5).sample(keys, len(keys))))
     assert list(storage.list("")) == [Stored(key, len(key)) for key in sorted(keys)]
     assert keys_of(storage, "a/") == ["a/0", "a/b-c", "a/b.c", "a/b/c"]
     assert keys_of(storage, "a/b/") == ["a/b/c"]
@@ -247,7 +247,7 @@ for number in itertools.count():
 def test_kill_9_in_the_middle_of_a_put_leaves_nothing_half(place: Place) -> None:
     seed = random.randrange(1 << 32)
     moments = random.Random(seed)
-    for life in range(4):
+    for life in range(6 if place.kind == "files" else 2):
         with place.process(PUT_FOR_EVER) as writer:
             assert writer.stdout is not None
             started = int(writer.stdout.readline())

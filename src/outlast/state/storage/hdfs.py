@@ -15,6 +15,7 @@ for ever. The first is shortened here; the second is what `patience.py` is for.
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -50,8 +51,12 @@ _SETTINGS = {
 }
 
 # Parts of the names of Java's exceptions, which is what the client tells.
-_FULL = ("QuotaExceeded", "DSQuota", "NSQuota", "DiskOutOfSpace", "could only be replicated to 0 nodes")
-_DENIED = ("AccessControl", "Authorization", "Unauthorized", "SaslError", "GSSAPIError", "InvalidToken")
+# The last one is what is said when nobody has room; when DataNodes are down or were tried in vain, it is not.
+_FULL = re.compile(
+    r"QuotaExceededException|DiskOutOfSpaceException"
+    r"|could only be \w+ to 0 .*There are [1-9]\d* datanode\(s\) running and (no|0) node\(s\) are excluded"
+)
+_DENIED = ("AccessControlException", "AuthorizationException", "SASLError", "GSSAPIError", "InvalidToken")
 
 
 @final
@@ -229,9 +234,9 @@ class Hdfs:
             raise self._explain(error, f"{self.url.rstrip('/')}/{key} could not be {done}") from error
 
     def _explain(self, error: Exception, what: str) -> StorageError:
-        text = str(error)
-        what = f"{what} ({_first_line(error)})"
-        if any(word in text for word in _FULL):
+        text = _first_line(error)
+        what = f"{what} ({text[:300]})"
+        if _FULL.search(text):
             return StorageFull(
                 f"{what}. What was saved before is unharmed. Free some space, add DataNodes or raise the "
                 "quota; the next save then works again."
@@ -253,4 +258,4 @@ class Hdfs:
 
 def _first_line(error: Exception) -> str:
     """Java's stack trace follows it."""
-    return str(error).split("\\n")[0].split("\n")[0][:300] or type(error).__name__
+    return str(error).split("\\n")[0].split("\n")[0] or type(error).__name__

@@ -103,7 +103,9 @@ class Objects:
             with self._explained(f"{some[0].removeprefix(self._prefix)} and others", "deleted"):
                 try:
                     self._obstore.delete(self._client, some)
-                except FileNotFoundError:
+                except FileNotFoundError as error:
+                    if refusals.no_bucket(error):
+                        raise
                     # Some stores say so of one, and nothing of the others.
                     for path in some:
                         with contextlib.suppress(FileNotFoundError):
@@ -130,12 +132,9 @@ class Objects:
             yield
         except StorageError:
             raise
-        except FileNotFoundError as error:
-            refusal = refusals.explain(error, f"{self.url}/{key} could not be {done}")
-            if done == "read" and isinstance(refusal, StorageUnavailable):
-                raise ObjectMissing(f"There is no object {key} in {self.url}.") from None
-            raise refusal from None
         except (self._obstore.exceptions.BaseError, OSError) as error:
+            if isinstance(error, FileNotFoundError) and done == "read" and not refusals.no_bucket(error):
+                raise ObjectMissing(f"There is no object {key} in {self.url}.") from None
             # Without the original, whose text holds the request as it was signed.
             raise refusals.explain(error, f"{self.url}/{key} could not be {done}") from None
 

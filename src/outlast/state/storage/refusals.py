@@ -50,6 +50,11 @@ def explain(error: Exception, what: str) -> StorageError:
     return StorageUnavailable(f"{what} ({reason}). Try again later, and check the network and the endpoint.")
 
 
+def no_bucket(error: Exception) -> bool:
+    """Whether what was not found is the bucket rather than the object."""
+    return (found := _CODE.search(str(error))) is not None and found[1] == "NoSuchBucket"
+
+
 def _reason(error: Exception, text: str, status: int | None, code: str) -> str:
     if status is not None:
         return f"HTTP {status} {code}".rstrip()
