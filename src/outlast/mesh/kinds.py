@@ -14,6 +14,7 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     FEED_FROM  (view, step)  offset         records are fed from this one on; the newest is in `offset`
     IMAGE      (view, step)  Image          table of contents of the state after a step; PIECE: some of it
     LOADED                                  a learner needs no state any more
+    READ       (view)        ReadRequest    read these chunks of a checkpoint for me; CHUNK: one of them
     FOUNDING   (view)                       I still look for what the lineage begins with: be patient
     STRIPE     (view, step)  lineage, note  my share of a checkpoint is durable; see `protocol/saving.py`
     UNABLE     (view, step)  reason         this checkpoint can not be made
@@ -52,6 +53,8 @@ class Kind(IntEnum):
     STRIPE = 16
     UNABLE = 17
     SAVED = 18
+    READ = 19
+    CHUNK = 20
 
 
 class Way(IntEnum):

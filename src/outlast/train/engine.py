@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from outlast import crashpoints as crash
-from outlast.errors import ConfigError, JobFailed, LoopError
+from outlast.errors import ConfigError, JobFailed, LoopError, OutlastError
 from outlast.kinship import unnice
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind
@@ -42,6 +42,7 @@ from outlast.protocol.views import Intent, Member, View
 from outlast.state.training import TrainingState
 from outlast.train.conduct import Conduct
 from outlast.train.exchange import Exchange
+from outlast.train.gathering import Gathering, ReadRequest
 from outlast.train.giving import Giving
 from outlast.train.gradients import Gradients
 from outlast.train.link import Link
@@ -400,6 +401,9 @@ class Engine:
                     continue
                 if self._supply.arrival.complete:
                     break
+                if self._supply.asked is not None:
+                    self._help_to_read(*self._supply.asked)
+                    continue
                 if self._hungry():
                     self.conduct.over = "the state that it waits for does not come"
                 else:
@@ -413,14 +417,36 @@ class Engine:
         step = 0
         if self._saving is not None:
             lineage, intents = self.view.lineage, self._intents()
+            self._supply.gathering = Gathering(
+                self.view, self._core.replica, self._changed, self._post.send, self.conduct.header
+            )
             with self._unlocked(), Patience(self.conduct, self._changed):
-                step = self._restore(self._saving.begin(lineage, intents))
+                step = self._restore(self._saving.begin(lineage, intents, self._supply.gathering))
+            self._supply.gathering = None
         actions = self.conduct.participant.founded(step, time.monotonic())
         if actions:
             self.conduct.applied = step
             if self._saving is not None:
                 self._saving.stands(step)
             self.conduct.act(actions)
+
+    def _help_to_read(self, view: int, founder: int, request: ReadRequest) -> None:
+        """Read some of a checkpoint for who puts it together. Under the lock, but not throughout."""
+        self._supply.asked = None
+        member = self.view.member(founder)
+        if self._saving is None or member is None or view != self.view.number:
+            return
+
+        def send(index: int, memory: memoryview) -> None:
+            with self._changed:
+                if self.view.number == view:
+                    self._post.send(member, self.conduct.header(Kind.CHUNK)._replace(lo=index), memory)
+
+        with self._unlocked():
+            try:
+                self._saving.read_for(request, send, lambda: self.view.number == view)
+            except OutlastError as error:
+                log.warning("replica %d cannot help to read: %s", self._core.replica, error)
 
     def _intents(self) -> tuple[Intent, ...]:
         """What the coordinator knows of checkpoints; there is no beginning without its word."""

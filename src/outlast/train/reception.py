@@ -24,6 +24,7 @@ from outlast.protocol.saving import SaveBody, Saved, Stripe, Unable
 from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Part, Sum, Want, Whole
 from outlast.protocol.views import Member, View
 from outlast.train.exchange import Exchange
+from outlast.train.gathering import decode_request
 from outlast.train.post import room
 from outlast.train.supply import Supply
 
@@ -66,6 +67,8 @@ class Reception:
                     return self._supply.slot(header) if self._wants(header) else None
                 case Kind.PIECE:
                     return self._supply.arrival.slot(header)
+                case Kind.CHUNK:
+                    return self._supply.gathering.room(header) if self._supply.gathering is not None else None
             return room(header)
 
     def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
@@ -145,6 +148,13 @@ class Reception:
                     self._look_at_state(now)
             case Kind.FOUNDING:
                 self._supply.heard(now)
+            case Kind.READ:
+                self._supply.heard(now)
+                self._supply.asked = (header.view, sender.replica, decode_request(_bytes(payload)))
+                self._wake()
+            case Kind.CHUNK:
+                if payload is not None and self._supply.gathering is not None:
+                    self._supply.gathering.arrived(header, payload)
             case Kind.LOADED:
                 self._act(self._participant.learner_loaded(sender, now))
 

@@ -22,6 +22,8 @@ from outlast.state.image import Assembly
 from outlast.state.vault.chunks import read_chunks
 from outlast.state.vault.manifest import Claim, Manifest
 from outlast.state.vault.occupancy import Process
+from outlast.state.vault.vault import Vault
+from outlast.train.gathering import Gathering
 from outlast.train.tiers import Tiers, nothing_good
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,13 @@ class Beginning:
 
 
 def find_beginning(
-    tiers: Tiers, *, run: str, lineage: int, intents: Collection[Intent], process: Process
+    tiers: Tiers,
+    *,
+    run: str,
+    lineage: int,
+    intents: Collection[Intent],
+    process: Process,
+    gathering: Gathering | None = None,
 ) -> Beginning:
     """Load the newest good checkpoint into memory, and claim the right to go on from it."""
     found: tuple[Checkpoint, Manifest, Assembly] | None = None
@@ -49,7 +57,7 @@ def find_beginning(
         for checkpoint in tiers.trunk():
             if found is not None and found[0] == checkpoint:
                 break
-            loaded = _load(tiers, checkpoint, run, intents, rejected)
+            loaded = _load(tiers, checkpoint, run, intents, rejected, gathering)
             if loaded is not None:
                 found = (checkpoint, *loaded)
                 break
@@ -71,6 +79,7 @@ def _load(
     run: str,
     intents: Collection[Intent],
     rejected: dict[Checkpoint, str],
+    gathering: Gathering | None,
 ) -> tuple[Manifest, Assembly] | None:
     reasons = []
     for vault, manifest in tiers.copies(checkpoint):
@@ -79,7 +88,7 @@ def _load(
             continue
         assembly = Assembly(manifest.image, ranges=[range(c.start, c.stop) for c in manifest.chunks])
         try:
-            read_chunks(vault.storage, manifest, assembly, threads=READING_THREADS)
+            _read(tiers.vaults.index(vault), vault, manifest, assembly, gathering)
         except (ObjectDamaged, ObjectMissing) as error:
             reasons.append(str(error))
             continue
@@ -88,6 +97,16 @@ def _load(
     log.warning("the checkpoint of step %d is passed over: %s", checkpoint.step, reason)
     rejected[checkpoint] = f"step {checkpoint.step}: {reason}"
     return None
+
+
+def _read(
+    tier: int, vault: Vault, manifest: Manifest, assembly: Assembly, gathering: Gathering | None
+) -> None:
+    mine = gathering.ask(tier, manifest, assembly) if gathering is not None else None
+    read_chunks(vault.storage, manifest, assembly, mine, threads=READING_THREADS)
+    if gathering is not None:
+        rest = gathering.collect(manifest, assembly)
+        read_chunks(vault.storage, manifest, assembly, rest, threads=READING_THREADS)
 
 
 def is_trusted(manifest: Manifest, run: str, intents: Collection[Intent]) -> bool:

@@ -39,6 +39,7 @@ from outlast.state.vault.vault import now_as_text, program_versions
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
 from outlast.train.copying import Room, ShareCopy
+from outlast.train.gathering import Gathering, ReadRequest, read_for
 from outlast.train.restoring import Beginning, find_beginning
 from outlast.train.tiers import Tiers
 
@@ -244,10 +245,15 @@ class Saving:
             job.share.settle()
             job.held_s += time.perf_counter() - begun
 
-    def begin(self, lineage: int, intents: Iterable[Intent]) -> Beginning:
+    def begin(self, lineage: int, intents: Iterable[Intent], gathering: Gathering) -> Beginning:
         """What the lineage begins with; takes as long as reading a checkpoint does."""
         found = find_beginning(
-            self._tiers, run=self._run, lineage=lineage, intents=tuple(intents), process=self._process
+            self._tiers,
+            run=self._run,
+            lineage=lineage,
+            intents=tuple(intents),
+            process=self._process,
+            gathering=gathering,
         )
         if found.manifest is not None:
             foreign = found.manifest.run != self._run
@@ -256,6 +262,12 @@ class Saving:
         self.saved_step = found.manifest.step if found.manifest is not None else -1
         self._known = {c.hash: c for c in found.manifest.chunks} if found.manifest is not None else {}
         return found
+
+    def read_for(
+        self, request: ReadRequest, send: Callable[[int, memoryview], None], wanted: Callable[[], bool]
+    ) -> None:
+        """Read some chunks for the founder of the lineage."""
+        read_for(self._tiers, request, send, wanted)
 
     def stands(self, step: int) -> None:
         """Under the lock: this replica holds the state after that step now, and the claim with it."""

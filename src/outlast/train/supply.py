@@ -11,6 +11,7 @@ import time
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import RECORD, Kind, Way, decode
 from outlast.train.flats import FlatPool
+from outlast.train.gathering import Gathering, ReadRequest
 from outlast.train.records import Inbox, Record
 from outlast.train.snapshots import Arrival
 
@@ -21,6 +22,10 @@ class Supply:
         self._offered: dict[int, Record] = {}
         self._fed_in = 0
         self.arrival = Arrival()
+        self.gathering: Gathering | None = None
+        """What others read of a checkpoint that this replica founds a lineage with."""
+        self.asked: tuple[int, int, ReadRequest] | None = None
+        """What this replica shall read for a founder: the view, who, what."""
         self._begun_at = self._heard_at = time.monotonic()
 
     def clear(self) -> None:
@@ -33,6 +38,9 @@ class Supply:
 
     def adopt(self) -> None:
         """Another view is in force."""
+        self.asked = None
+        if self.gathering is not None:
+            self.gathering.over = True
         self._inbox.keep_stable()
         self._heard_at = time.monotonic()
 
