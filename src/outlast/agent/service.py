@@ -84,7 +84,7 @@ class AgentService:
         self._speak = {"stdout": Mouthpiece(1), "stderr": Mouthpiece(2)}
         self._cold = ""
         self._nice_again = NICE_AGAIN if can_unnice() else 0
-        self._width = len(str(self._run.spec.replicas - 1))
+        self._width = len(str(self._run.spec.processes - 1))
 
     async def run(self) -> Outcome | None:
         async with self._nursery:

@@ -36,6 +36,7 @@ def main(argv: list[str]) -> int:
         name=options.name,
         shards=options.shards,
         min_replicas=options.min_replicas,
+        shadows=int(options.shadow),
         agents=options.agents,
         address=options.listen,
         detect_within_s=options.detect_within,
@@ -88,6 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--min-replicas", type=int, default=1, metavar="M", help="pause while fewer than M can train (1)"
+    )
+    parser.add_argument(
+        "--shadow",
+        action="store_true",
+        help="one process more, which follows the others and writes the checkpoints, so that they need not",
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="T", help="intra-op threads of each replica (1)"

@@ -143,7 +143,7 @@ class Evidence:
         # One that may not go yet, because nobody else holds the state, is judged like everybody else.
         self._find_leavers(membership, change)
         for replica, (_, register) in self.registers.items():
-            if 0 <= replica < membership.spec.replicas and _new_life(register, membership.seats.get(replica)):
+            if 0 <= replica < membership.spec.processes and _new_life(register, membership.seats.get(replica)):
                 change.arrivals[replica] = register
         for replica, report in self.reports.items():
             seat = membership.seats.get(replica)
@@ -155,8 +155,11 @@ class Evidence:
                 change.adopted[replica] = report.view
                 if report.catching_up:
                     change.catching_up.add(replica)
-                if report.intent is not None:
-                    change.intents[replica] = report.intent
+            writes = seat.standing is Standing.MEMBER or (
+                seat.standing is Standing.LEARNER and membership.spec.is_shadow(replica)
+            )
+            if writes and report.intent is not None:
+                change.intents[replica] = report.intent
         change.form_now = self._formed_long_enough(membership, now)
         return change
 
@@ -164,7 +167,7 @@ class Evidence:
         told = {
             replica: departure
             for replica, departure in self._departures.items()
-            if 0 <= replica < membership.spec.replicas and outstanding(departure, membership)
+            if 0 <= replica < membership.spec.processes and outstanding(departure, membership)
         }
         finished_at = max((self._departed_at[r] for r, d in told.items() if d.finished), default=now)
         for replica, departure in told.items():

@@ -197,7 +197,10 @@ class _Draft:
             for replica, removal in removals.items()
             if removal.leaves and self.seats[replica].process == removal.process
         }
-        heirs = any(_may_inherit(seat) and seat.replica not in leavers for seat in self.seats.values())
+        heirs = any(
+            _may_inherit(seat) and seat.replica not in leavers and not self._is_shadow(seat)
+            for seat in self.seats.values()
+        )
         holding = sorted(holder.replica for holder in self.holders if self._still(holder))
         if heirs and holding and set(holding) <= leavers.keys():
             del leavers[holding[0]]
@@ -265,7 +268,7 @@ class _Draft:
         if not self.members():
             return
         for seat in self.learners():
-            if seat.replica in ready and self._known(seat):
+            if seat.replica in ready and self._known(seat) and not self._is_shadow(seat):
                 self._set_member(seat)
                 self.causes.append(f"replica {seat.replica} has caught up")
 
@@ -276,7 +279,7 @@ class _Draft:
 
     def form(self, form_now: bool) -> None:
         """Begin a lineage from the learners when no member is left to learn from."""
-        learners = self.learners()
+        learners = [seat for seat in self.learners() if not self._is_shadow(seat)]
         if self.members() or not learners or (self.lineage and self._finished_count()):
             return
         awaited = self.base.spec.replicas - (0 if self.lineage else self._finished_count())
@@ -292,8 +295,12 @@ class _Draft:
         since = self.base.view.number + 1
         self.seats[seat.replica] = msgspec.structs.replace(seat, standing=Standing.MEMBER, member_since=since)
 
+    def _is_shadow(self, seat: Seat) -> bool:
+        return self.base.spec.is_shadow(seat.replica)
+
     def _finished_count(self) -> int:
-        return sum(seat.standing is Standing.FINISHED for seat in self.seats.values())
+        seats = (seat for seat in self.seats.values() if not self._is_shadow(seat))
+        return sum(seat.standing is Standing.FINISHED for seat in seats)
 
     def _needed(self) -> int:
         return needed(self.base.spec, self._finished_count())
@@ -305,7 +312,7 @@ class _Draft:
         poison = verdict(self.failures, change.last_words, nobody_left=nobody_left)
         if poison is not None:
             self.outcome = poison
-        elif gave_up is not None:
+        elif gave_up is not None and not self.base.spec.is_shadow(gave_up.replica):
             self.outcome = Outcome(
                 finished=False,
                 reason=gave_up.reason,

@@ -44,6 +44,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     number, see `Register.shards`."""
     min_replicas: int = 1
     """With fewer members than this, training pauses; more keeps results comparable, fewer keeps going."""
+    shadows: int = 0
+    """Learners that are never promoted, with the ids after the replicas': they write checkpoints, so that
+    members do not have to."""
+
+    @property
+    def processes(self) -> int:
+        return self.replicas + self.shadows
+
+    def is_shadow(self, replica: int) -> bool:
+        return replica >= self.replicas
 
     def validate(self) -> None:
         if self.replicas < 1:
@@ -192,7 +202,8 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def finished(self) -> int:
         """How many replicas have done all of their work."""
-        return sum(seat.standing is Standing.FINISHED for seat in self.seats.values())
+        seats = (seat for replica, seat in self.seats.items() if not self.spec.is_shadow(replica))
+        return sum(seat.standing is Standing.FINISHED for seat in seats)
 
     @property
     def needed(self) -> int:

@@ -62,6 +62,7 @@ class Options:
     name: str | None = None
     shards: int | None = None
     min_replicas: int = 1
+    shadows: int = 0
     agents: int = 1
     """Agents on this machine; more than one stands for several machines in tests and drills."""
     address: str = "127.0.0.1:0"
@@ -92,6 +93,7 @@ class Launcher:
             replicas=options.replicas,
             shards=options.shards or options.replicas,
             min_replicas=options.min_replicas,
+            shadows=options.shadows,
         )
         spec.validate()
         with listen(options.address) as sock:
@@ -175,7 +177,7 @@ class Launcher:
         return self._conclude(coordinator, agents, statuses)
 
     def _agent(self, directory: RunDirectory, index: int) -> Child:
-        mine = range(index, self._options.replicas, self._options.agents)
+        mine = range(index, self._options.replicas + self._options.shadows, self._options.agents)
         arguments = ["--run", str(directory.path), "--name", f"agent-{index}"]
         arguments += ["--replicas", ",".join(map(str, mine)), "--grace", str(self._options.grace_s)]
         return Child(
