@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ SMALLEST_FAST_BLOCK = 1 << 12
 EXACT_BLOCK = 1 << 13
 BLOCKS_PER_CHECK = 64
 PROBES = 64
+ALIGNED_BYTES = 64
 
 NEAR = {torch.float32: 1 / 16, torch.float64: 1e-8}
 """Rows nearer to each other than this share of their (squared) distance to the point they are seen from are
@@ -89,6 +91,22 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if fast else torch.float64
 
 
+def is_ready(rows: Rows, dtype: torch.dtype) -> TypeGuard[Tensor]:
+    """Whether a product can read these rows where they are.
+
+    Libraries sum in another order where rows are not aligned; so all rows are, or they are copied.
+    """
+    if not isinstance(rows, Tensor) or rows.dtype != dtype or rows.stride(1) != 1:
+        return False
+    return rows.data_ptr() % ALIGNED_BYTES == 0 and rows.stride(0) * rows.element_size() % ALIGNED_BYTES == 0
+
+
+def workspace(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Memory for so many rows, each of them aligned."""
+    spare = -width % ALIGNED_BYTES
+    return torch.empty(rows, width + spare, dtype=dtype)[:, :width]
+
+
 def load(rows: Rows, block: slice, into: Tensor) -> None:
     """Copies one block of all rows, converting them."""
     if isinstance(rows, Tensor):
@@ -111,10 +129,10 @@ def _points(
     rows: Rows, landmarks: Sequence[Tensor | None], block: slice, dtype: torch.dtype, seen_from: int | None
 ) -> tuple[Tensor, list[Tensor | None]]:
     """One block of rows, and of landmarks, seen from a row (None: from the origin)."""
-    marks = [None if mark is None else mark[block].to(dtype) for mark in landmarks]
-    if seen_from is None and isinstance(rows, Tensor) and rows.dtype == dtype:
+    marks = [None if mark is None else mark[block].to(dtype, copy=True) for mark in landmarks]
+    if seen_from is None and is_ready(rows, dtype):
         return rows[:, block], marks
-    points = torch.empty(len(rows), block.stop - block.start, dtype=dtype)
+    points = workspace(len(rows), block.stop - block.start, dtype)
     load(rows, block, points)
     if seen_from is None:
         return points, marks
@@ -123,7 +141,8 @@ def _points(
 
 def _seen_from(points: Tensor, marks: list[Tensor | None], row: int) -> tuple[Tensor, list[Tensor | None]]:
     here = points[row].clone()
-    return points - here, [-here if mark is None else mark - here for mark in marks]
+    centred = torch.sub(points, here, out=workspace(*points.shape, points.dtype))
+    return centred, [-here if mark is None else mark - here for mark in marks]
 
 
 def _product(points: Tensor, marks: list[Tensor | None]) -> Tensor:

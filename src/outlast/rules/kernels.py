@@ -1,8 +1,9 @@
 """The arithmetic on coordinates, as pure functions of rows that know nothing of blocks, threads or compilers.
 
-Each kernel uses operations only that are rounded one by one (minimum, maximum, sums, products, comparisons), in an
-order that depends on the number of rows alone. So a coordinate's result has the same bits in every block,
-on every number of threads, and whether the kernel is compiled or not. Two things need care for that:
+Each kernel uses operations only that are rounded one by one (minimum, maximum, sums, products,
+comparisons), in an order that depends on the number of rows alone. So a coordinate's result has the same
+bits in every block, on every number of threads, and whether the kernel is compiled or not. Two things need
+care for that:
 
 - The sign of a zero depends on how a minimum is implemented. Adding +0.0 to the result makes it positive.
 - NaN is no value that could be ranked: it counts as +Inf, that is, as one more extreme value.

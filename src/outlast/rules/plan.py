@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outlast.rules.compiling import PAYS_ELEMENTS, run
-from outlast.rules.gram import Rows, load, one_thread, product_dtype
+from outlast.rules.gram import Rows, is_ready, load, one_thread, product_dtype, workspace
 from outlast.rules.kernels import Blend, Kernel
 
 BLOCK = 1 << 16
@@ -82,17 +82,16 @@ def _mix(kernel: Kernel, sources: Rows, mix: Tensor, dtype: torch.dtype, out: Te
         dtype = product_dtype(dtype)
     count, d = len(mix), out.numel()
     factors = mix.to(dtype)
-    direct = isinstance(sources, Tensor) and sources.dtype == dtype
-    loaded = torch.empty(0 if direct else len(sources), min(BLOCK, d), dtype=dtype)
-    mixed = torch.empty(count, min(BLOCK, d), dtype=dtype)
+    direct = sources if is_ready(sources, dtype) else None
+    loaded = workspace(0 if direct is not None else len(sources), min(BLOCK, d), dtype)
+    mixed = workspace(count, min(BLOCK, d), dtype)
     nothing = torch.empty(0, dtype=dtype)
     pays = count * d >= PAYS_ELEMENTS
     for begin in range(0, d, BLOCK):
         block = slice(begin, min(begin + BLOCK, d))
         width = block.stop - block.start
-        if direct:
-            assert isinstance(sources, Tensor)
-            part = sources[:, block]
+        if direct is not None:
+            part = direct[:, block]
         else:
             part = loaded[:, :width]
             load(sources, block, part)
