@@ -141,7 +141,7 @@ def _points(
 
 def _seen_from(points: Tensor, marks: list[Tensor | None], row: int) -> tuple[Tensor, list[Tensor | None]]:
     here = points[row].clone()
-    centred = torch.sub(points, here, out=workspace(*points.shape, points.dtype))
+    centred = torch.sub(points, here, out=workspace(len(points), len(here), points.dtype))
     return centred, [-here if mark is None else mark - here for mark in marks]
 
 
