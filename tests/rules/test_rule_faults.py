@@ -37,17 +37,24 @@ BY_RADIUS = {
 VALUES = [float("nan"), float("inf"), -float("inf"), 1e38, -1e38, 1e20]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("d", [1, 50, 5000])
+@pytest.mark.parametrize(
+    ("d", "dtype"),
+    [
+        (1, torch.float32),
+        (50, torch.float32),
+        (50, torch.bfloat16),
+        (50, torch.float64),
+        (5000, torch.float32),
+    ],
+)
 @pytest.mark.parametrize("name", [*BY_COORDINATE, *BY_RADIUS])
 def test_absurd_rows_do_no_harm(name: str, d: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     honest = torch.randn(N - F, d).to(dtype)
     longest = honest.double().norm(dim=1).max()
     places = [(0, 1), (4, N - 1)]
-    for (first, second), (k, (i, j)) in itertools.product(
-        itertools.combinations_with_replacement(VALUES, 2), enumerate(places)
-    ):
+    pairs = itertools.combinations_with_replacement(VALUES, 2) if d < 5000 else itertools.pairwise(VALUES)
+    for (first, second), (k, (i, j)) in itertools.product(pairs, enumerate(places)):
         rows = torch.empty(N, d, dtype=dtype)
         rows[[r for r in range(N) if r not in (i, j)]] = honest
         rows[i], rows[j] = first, second

@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -186,6 +186,12 @@ class Stage(ABC):
     def transform(self, cloud: Cloud) -> Cloud:
         """The new voters."""
 
+    @overload
+    def __or__(self, then: Rule) -> Chain: ...
+
+    @overload
+    def __or__(self, then: Stage) -> Stages: ...
+
     def __or__(self, then: Stage | Rule) -> Chain | Stages:
         if isinstance(then, Chain):
             return Chain((self, *then.stages), then.rule)
@@ -199,6 +205,12 @@ class Stages:
     """Several pre-aggregations in a row, waiting for a rule."""
 
     stages: tuple[Stage, ...]
+
+    @overload
+    def __or__(self, then: Rule) -> Chain: ...
+
+    @overload
+    def __or__(self, then: Stage) -> Stages: ...
 
     def __or__(self, then: Stage | Rule) -> Chain | Stages:
         if isinstance(then, Chain):
