@@ -12,7 +12,7 @@ from types import FrameType, ModuleType
 
 from rich.console import Console
 
-from bench import detect, failover, footprint, load, overhead, recovery, rejoin
+from bench import detect, failover, footprint, load, overhead, recovery, rejoin, rules
 from bench.result import Result
 
 BENCHMARKS: dict[str, ModuleType] = {
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "overhead": overhead,
     "recovery": recovery,
     "rejoin": rejoin,
+    "rules": rules,
 }
 
 

@@ -23,6 +23,7 @@ ALLOWED = {
     "train": {"mesh", "state", "wire", "protocol", "kinship", "crashpoints", "errors"},
     "mesh": {"wire", "protocol", "errors"},
     "state": {"protocol", "kinship", "errors"},
+    "rules": {"errors"},
     "sim": {"protocol", "kinship", "errors"},
     "wire": {"protocol", "errors"},
     "protocol": {"errors"},
@@ -44,9 +45,21 @@ PURE = {
     "typing",
     "msgspec",
 }
-FOREIGN = {"protocol": PURE, "errors": set[str]()}
+# Rules can be used by themselves, with torch and nothing else.
+STANDALONE = {
+    "abc",
+    "contextlib",
+    "contextvars",
+    "logging",
+    "random",
+    "shutil",
+    "statistics",
+    "threading",
+    "torch",
+}
+FOREIGN = {"protocol": PURE, "errors": set[str](), "rules": (PURE - {"msgspec"}) | STANDALONE}
 
-PUBLIC = {"Data", "Job", "OutlastError", "Step", "join", "seed", "state_digest"}
+PUBLIC = {"Data", "Job", "OutlastError", "Step", "join", "rules", "seed", "state_digest"}
 
 
 def modules() -> list[Path]:
@@ -110,6 +123,13 @@ def test_nothing_is_ever_pickled() -> None:
     for path in modules():
         for name in imports(path):
             assert name.split(".")[0] not in ("pickle", "cPickle", "marshal", "shelve", "dill"), path
+
+
+def test_rules_load_nothing_else_of_outlast() -> None:
+    code = "import sys, outlast.rules; print(*(name for name in sys.modules if name.startswith('outlast.')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[1] for name in done.stdout.split()}
+    assert loaded == {"rules", "errors"}
 
 
 @pytest.mark.parametrize("module", ["outlast.agent.service", "outlast.coordinator.service"])

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import OutlastError
 
 if TYPE_CHECKING:
+    from outlast import rules
     from outlast.state.digest import state_digest
     from outlast.train.data import Data
     from outlast.train.job import Job, Step, join
     from outlast.train.seeding import seed
 
-__all__ = ["Data", "Job", "OutlastError", "Step", "join", "seed", "state_digest"]
+__all__ = ["Data", "Job", "OutlastError", "Step", "join", "rules", "seed", "state_digest"]
 
 _HOMES = {
     "Data": "outlast.train.data",
@@ -30,6 +31,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "rules":
+        # Importing it makes it an attribute, so this is asked once.
+        return import_module("outlast.rules")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'outlast' has no attribute {name!r}")

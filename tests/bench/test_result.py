@@ -26,3 +26,18 @@ def test_large_figures_keep_all_their_whole_digits() -> None:
     found = result.as_dict()
     assert found["count"] == 123456
     assert found["rate"] == 123457
+
+
+def test_a_figure_may_be_one_for_each_of_several_and_bounds_may_be_floors() -> None:
+    figures = {"slower": {"a": 2.0, "b": 4.0, "c": 9.0}, "faster": {"a": 9.0, "b": 12.0}}
+    result = Result(
+        name="x", figures=figures, bounds={"slower": {"a": 3.0, "b": 4.0}}, floors={"faster": {"b": 10.0}}
+    )
+    assert result.ok and result.within("slower") and result.within("faster")
+    found = result.as_dict()
+    assert found["slower"] == figures["slower"]
+    assert found["bounds"]["slower"] == {
+        "a": {"bound": 3.0, "measured": 2.0, "ok": True},
+        "b": {"bound": 4.0, "measured": 4.0, "ok": True},
+    }
+    assert not Result(name="x", figures=figures, floors={"faster": {"a": 10.0}}).ok

@@ -143,7 +143,9 @@ class Evidence:
         # One that may not go yet, because nobody else holds the state, is judged like everybody else.
         self._find_leavers(membership, change)
         for replica, (_, register) in self.registers.items():
-            if 0 <= replica < membership.spec.processes and _new_life(register, membership.seats.get(replica)):
+            if 0 <= replica < membership.spec.processes and _new_life(
+                register, membership.seats.get(replica)
+            ):
                 change.arrivals[replica] = register
         for replica, report in self.reports.items():
             seat = membership.seats.get(replica)
