@@ -44,6 +44,14 @@ def test_a_peer_that_has_only_begun_to_wait_is_no_reason() -> None:
     assert stuck(pulse(0, Phase.WAITING, quiet_s=WINDOW_S), pulse(1, Phase.COMPUTING)) == [1]
 
 
+def test_who_is_behind_in_its_last_pulse_is_no_witness_against_others_who_are() -> None:
+    # Two that waited for a machine that slept; its pulses, which are newer, show what all have done since.
+    behind = [pulse(replica, Phase.WAITING, step=7) for replica in (0, 2)]
+    ahead = [pulse(replica, Phase.WAITING, step=8, quiet_s=0.1) for replica in (1, 3)]
+    assert stuck(*behind, *ahead) == []
+    assert stuck(*behind, pulse(1, Phase.WAITING, step=8)) == [0, 2]
+
+
 def test_patience_is_a_window_and_three_of_the_runs_own_steps() -> None:
     waiting = pulse(0, Phase.WAITING)
     assert stuck(waiting, pulse(1, Phase.COMPUTING, quiet_s=PATIENCE_S - 0.01)) == []

@@ -7,12 +7,17 @@ from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
+from outlast.protocol.saving import Commit as CommitSave
+from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
 from outlast.protocol.steps import Feed, Follow, Holding, Mode, Part, Stable, StepAction, StepCore
 from outlast.protocol.timing import Timing
+from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import JobSpec, Membership, View
 from outlast.sim.engine import Engine
+from outlast.sim.saver import Saver
 from outlast.sim.simulation import Cast
 from outlast.sim.store import ANY_TERM
+from outlast.sim.vault import StripeObject
 
 
 class FencingLeftOut(MemberCore):
@@ -171,6 +176,64 @@ class NobodyAsked(StepCore):
         return actions
 
 
+class StripeSpokenOfTooEarly(Saver):
+    """Reports its stripe as soon as it has asked the storage to take it."""
+
+    def put(self, save: Save, stripe: StripeObject) -> None:
+        super().put(save, stripe)
+        self.durable(save, stripe)
+
+
+class IntentNotAwaited(SaveCore):
+    """Commits without waiting for the coordinator's word."""
+
+    def _progress(self) -> list[SaveAction]:
+        actions = super()._progress()
+        return [*actions, *(CommitSave(a.save) for a in actions if isinstance(a, Intend))]
+
+
+class UnstableSaved(SaveCore):
+    """Commits as soon as all stripes are there, though the step may yet be done again."""
+
+    def decided(self, step: int, completed_in: int) -> list[SaveAction]:
+        self._stable = max(self._stable, step)
+        return super().decided(step, completed_in)
+
+
+class NoSecondLook(Saver):
+    """Goes on from what was the newest checkpoint before it made its claim."""
+
+    def look_again(self, number: int, base: Checkpoint | None) -> None:
+        self.begin(number, base)
+
+
+class StripesKept(SaveCore):
+    """Takes the stripes of the save before, in another view perhaps, for those of this one."""
+
+    def decided(self, step: int, completed_in: int) -> list[SaveAction]:
+        stripes = self._stripes
+        actions = super().decided(step, completed_in)
+        self._stripes |= stripes
+        return actions
+
+
+class CopiesAtAnyTime(Saver):
+    """Copies the state when it is asked to, wherever the training thread stands."""
+
+    def stands_right(self, save: Save) -> bool:
+        return self._engine.trainer.applied >= 0
+
+
+class GoesOnWithoutTheDead(SaveCore):
+    """Commits with the stripes of those who are left."""
+
+    def adopt(self, view: View) -> list[SaveAction]:
+        if self.save is not None:
+            there = tuple(w for w in self.save.writers if view.member(w) is not None)
+            self.save = replace(self.save, writers=there or self.save.writers)
+        return [*super().adopt(view), *self._progress()]
+
+
 MUTANTS: dict[str, tuple[Cast, str]] = {
     "fencing left out": (Cast(member=FencingLeftOut), "acts in view"),
     "view number reused after a coordinator restart": (Cast(coordinator=ViewNumberReused), "is followed by"),
@@ -199,6 +262,13 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "an unstable record fed to learners": (Cast(steps=UnstableFed), "feeds step"),
     "a switch that not all agreed on": (Cast(steps=SwitchesAlone), "again, though|hangs at step|is back"),
     "a wrong record taught": (Cast(engine=WrongRecordTaught), "another record"),
+    "a stripe reported before it is durable": (Cast(saver=StripeSpokenOfTooEarly), "not durable"),
+    "a commit without the intent": (Cast(saves=IntentNotAwaited), "committed without its intent"),
+    "a commit of what is not stable": (Cast(saves=UnstableSaved), "which is not stable"),
+    "no second look after a claim": (Cast(saver=NoSecondLook), "was committed before claim"),
+    "stripes of an earlier save kept": (Cast(saves=StripesKept), "another state|not one state|not durable"),
+    "a copy at the wrong time": (Cast(saver=CopiesAtAnyTime), "another state|not one state"),
+    "a committer that goes on without the dead": (Cast(saves=GoesOnWithoutTheDead), "not one state"),
     "no reconciliation": (Cast(steps=NobodyAsked), "again, though|hangs at step|is back|has ended"),
 }
 """Each mistake with the cast that makes it and what the checker has to say to it."""

@@ -226,6 +226,7 @@ class AgentService:
             process=process,
             agent=self._core.agent,
             page=page,
+            grace_s=self._grace_s,
         )
         try:
             started = await self._nursery.start(

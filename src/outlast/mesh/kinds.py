@@ -17,7 +17,7 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     READ       (view)        ReadRequest    read these chunks of a checkpoint for me; CHUNK: one of them
     FOUNDING   (view)                       I still look for what the lineage begins with: be patient
     STRIPE     (view, step)  lineage, note  my share of a checkpoint is durable; see `protocol/saving.py`
-    UNABLE     (view, step)  reason         this checkpoint can not be made
+    UNABLE     (view, step)  reason, flags  this checkpoint can not be made; flag: the views are at fault
     SAVED      (view, step)                 this checkpoint is committed
 """
 

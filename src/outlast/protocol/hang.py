@@ -67,13 +67,18 @@ def hung(pulses: list[Pulse], *, all_seen: bool, view: int, window_s: float, col
     """Those of the members' pulses that show a hang. `all_seen` says whether there is a fresh one of every
     member, `view` is the oldest that is not over, and `cold_s` is the limit for lives not yet warm."""
     waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING and pulse.view >= view]
-    if not any(pulse.quiet_s >= window_s for pulse in waiting):
+    if not waiting:
+        return []
+    suspects = _waited_for(pulses, all_seen, view, max((pulse.step, pulse.view) for pulse in waiting))
+    # Pulses of different machines are of different moments: those who have just been waiting for somebody
+    # that is back, and are a step behind in their last pulse, are no witnesses against each other.
+    if not any(pulse.quiet_s >= window_s for pulse in waiting if pulse not in suspects):
         return []
     # The slowest pace counts: a run is as fast as its slowest member.
     patience_s = window_s + STEPS_OF_PATIENCE * max(pulse.pace_s for pulse in pulses)
     return [
         pulse
-        for pulse in _waited_for(pulses, all_seen, view, max((pulse.step, pulse.view) for pulse in waiting))
+        for pulse in suspects
         if pulse.quiet_s > (patience_s if pulse.pace_s > 0 else max(cold_s, patience_s))
     ]
 

@@ -29,7 +29,7 @@ from outlast.protocol.member import (
     Tell,
 )
 from outlast.protocol.messages import Message
-from outlast.protocol.saving import SaveAction, SaveBody, SaveCore
+from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
 from outlast.protocol.steps import Body, Follow, Lost, Mode, Stable, StepAction, StepCore
 from outlast.protocol.views import Intent, Member, View
 
@@ -39,11 +39,17 @@ Action = Tell | Adopt | Deliver | FencedOff | JobOver | StepAction | SaveAction
 class Participant:
     """One replica process, over all of its lives."""
 
-    def __init__(self, member: MemberCore, begin: Callable[[int], StepCore] = StepCore) -> None:
+    def __init__(
+        self,
+        member: MemberCore,
+        begin: Callable[[int], StepCore] = StepCore,
+        begin_saves: Callable[[int], SaveCore] = SaveCore,
+    ) -> None:
         self.member = member
         self._begin = begin
+        self._begin_saves = begin_saves
         self.steps = begin(member.replica)
-        self.saves = SaveCore(member.replica)
+        self.saves = begin_saves(member.replica)
         self._lost: frozenset[int] = frozenset()
         member.hold_planned = member.catching_up = True
 
@@ -67,11 +73,12 @@ class Participant:
 
     def rejoin(self, now: float) -> list[Action]:
         """Begin a new life; the caller has discarded the state of the old one."""
+        ended = self.saves.abandon("the life of this replica that took part is over")
         self.steps = self._begin(self.member.replica)
-        self.saves = SaveCore(self.member.replica)
+        self.saves = self._begin_saves(self.member.replica)
         self._lost = frozenset()
         self.member.catching_up = True
-        return self._run(self.member.rejoin(now), now)
+        return self._run([*ended, *self.member.rejoin(now)], now)
 
     def set_ready(self, now: float) -> list[Action]:
         return self._run(self.member.set_ready(now), now)
@@ -173,6 +180,13 @@ class Participant:
                         if isinstance(body, SaveBody)
                         else self.steps.received(action.frame.sender, cast(Body, body))
                     )
+                case FencedOff():
+                    done.append(action)
+                    waiting[:0] = self.saves.abandon("this replica was evicted")
+                case Ended():
+                    done.append(action)
+                    if self.member.intent is not None and self.member.intent.step == action.save.step:
+                        self.member.intent = None
                 case Follow() if action.number in self.member.planned:
                     waiting[:0] = self.member.switch(action.number, now)
                 case Follow():

@@ -17,6 +17,10 @@ copies. So it ends when a writer says that it is unable to, or is out of the vie
 durable, or when the committer is gone. The next save is due at once then. What has been written stays as
 garbage for the next pruning, and mostly as chunks that the next save need not write again.
 
+Nobody waits for ever: words may be lost with a view, so writers repeat theirs in the next one, and a
+committer that is done with the save says again how it ended. Words that come before their step is complete
+here are kept until it is.
+
 The core decides; copies, chunks and manifests are whoever drives it (`train/saving.py`, the simulator).
 """
 
@@ -60,6 +64,8 @@ class Unable:
 
     step: int
     reason: str = ""
+    again: bool = False
+    """A change of views is at fault, so the next try may well succeed."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,8 @@ class Ended:
     save: Save
     committed: bool
     reason: str = ""
+    again: bool = False
+    """Given up because views changed, and not because something could not be done."""
 
 
 SaveAction = SaySave | Copy | Intend | Commit | Ended
@@ -125,8 +133,12 @@ class SaveCore:
         self._view = View()
         self._mine: Stripe | None = None
         self._stripes: dict[int, bytes] = {}
-        self._early: dict[int, Stripe] = {}
-        """Stripes of a step that is not complete here yet: its writer was quicker."""
+        self._early: dict[int, Stripe | Unable] = {}
+        """What was said of a step that is not complete here yet: its writer was quicker."""
+        self._decided = -1
+        """The newest step that a save was decided for."""
+        self._saved = -1
+        """The newest step whose save is known to be committed."""
         self._stable = -1
         self._intended = False
         self._committing = False
@@ -135,6 +147,7 @@ class SaveCore:
         """This view is in force."""
         if view.lineage != self._view.lineage:
             self._early.clear()
+            self._decided = self._saved = -1
         self._view = view
         save = self.save
         if save is None:
@@ -146,29 +159,35 @@ class SaveCore:
         if save.committer not in present:
             return self._end(f"replica {save.committer}, which was to commit it, is gone")
         if self.replica == save.committer and missing:
-            return self._give_up(f"replica {missing[0]} is gone before its stripe was durable")
+            return self._give_up(f"replica {missing[0]} is gone before its stripe was durable", again=True)
         # What was said in the view before may have been dropped.
         return self._tell() if self._mine is not None else []
 
     def decided(self, step: int, completed_in: int) -> list[SaveAction]:
         """The record of this step, completed in that view, says that the state after it is to be saved."""
-        actions = self._end("a newer one began") if self.save is not None else []
-        self._early = {sender: stripe for sender, stripe in self._early.items() if stripe.step >= step}
+        actions = self.abandon("a newer one began")
+        self._decided = step
+        self._early = {sender: body for sender, body in self._early.items() if body.step >= step}
         writers = tuple(member.replica for member in self._view.members)
         if self.replica not in writers:
             return actions
         if completed_in != self._view.number:
             # Others completed it, in a view that is over, and count on this replica for a stripe.
             others = tuple(w for w in writers if w != self.replica)
-            return [*actions, *_say(others, Unable(step, f"replica {self.replica} took no part in the step"))]
+            reason = f"replica {self.replica} took no part in the step"
+            return [*actions, *_say(others, Unable(step, reason, again=True))]
         self.save = Save(step, self._view.lineage, completed_in, writers)
         self._mine, self._stripes = None, {}
         self._intended = self._committing = False
         actions.append(Copy(self.save))
-        for sender, stripe in list(self._early.items()):
-            actions += self.received(sender, stripe)
-        self._early.clear()
+        early, self._early = self._early, {}
+        for sender, body in early.items():
+            actions += self.received(sender, body)
         return actions
+
+    def abandon(self, reason: str) -> list[SaveAction]:
+        """This replica has no part in the save any more, and the others know that or will."""
+        return self._end(reason) if self.save is not None else []
 
     def stable(self, step: int) -> list[SaveAction]:
         """All members hold the record of this step."""
@@ -186,7 +205,7 @@ class SaveCore:
         """The own stripe can not be written, or the manifest not be put."""
         if self.save is None or self.save.step != step:
             return []
-        return self._give_up(reason)
+        return self._give_up(reason, again=False)
 
     def recorded(self, step: int) -> list[SaveAction]:
         """The coordinator has recorded the intent."""
@@ -199,28 +218,36 @@ class SaveCore:
         """The manifest is there."""
         if self.save is None or self.save.step != step:
             return []
-        save, self.save = self.save, None
+        save, self.save, self._saved = self.save, None, step
         others = tuple(m.replica for m in self._view.members if m.replica != self.replica)
         return [*_say(others, Saved(step)), Ended(save, True)]
 
     def received(self, sender: int, body: SaveBody) -> list[SaveAction]:
         """A frame of the present view from one of its members."""
         save = self.save
-        if isinstance(body, Stripe) and (save is None or body.step > save.step):
+        if isinstance(body, Stripe | Unable) and body.step > self._decided:
             self._early[sender] = body
             return []
         if save is None or body.step != save.step:
-            return []
+            return self._again(sender, body)
         match body:
             case Stripe() if sender in save.writers and body.lineage == save.lineage:
                 self._stripes[sender] = body.payload
                 return self._progress()
             case Unable():
-                return self._end(body.reason)
+                return self._end(body.reason, again=body.again)
             case Saved():
-                self.save = None
+                self.save, self._saved = None, body.step
                 return [Ended(save, True)]
         return []
+
+    def _again(self, sender: int, body: SaveBody) -> list[SaveAction]:
+        """One that still waits for the end of a save has not heard of it."""
+        if not isinstance(body, Stripe) or body.lineage != self._view.lineage:
+            return []
+        if body.step == self._saved:
+            return [SaySave((sender,), Saved(body.step))]
+        return [SaySave((sender,), Unable(body.step, "it was given up in an earlier view", again=True))]
 
     def _tell(self) -> list[SaveAction]:
         assert self.save is not None and self._mine is not None
@@ -238,15 +265,16 @@ class SaveCore:
         self._intended = True
         return [Intend(save, dict(self._stripes))]
 
-    def _give_up(self, reason: str) -> list[SaveAction]:
+    def _give_up(self, reason: str, *, again: bool) -> list[SaveAction]:
         assert self.save is not None
         others = tuple(m.replica for m in self._view.members if m.replica != self.replica)
-        return [*_say(others, Unable(self.save.step, reason)), *self._end(reason)]
+        unable = Unable(self.save.step, reason, again)
+        return [*_say(others, unable), *self._end(reason, again=again)]
 
-    def _end(self, reason: str) -> list[SaveAction]:
+    def _end(self, reason: str, *, again: bool = True) -> list[SaveAction]:
         assert self.save is not None
         save, self.save = self.save, None
-        return [Ended(save, False, reason)]
+        return [Ended(save, False, reason, again)]
 
 
 def _say(to: tuple[int, ...], body: SaveBody) -> list[SaveAction]:

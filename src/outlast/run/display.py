@@ -188,6 +188,8 @@ def render(status: Status) -> Group:
     parts: list[Table | Text] = [Text(f"{status.job}  view {status.view.number}", style="bold"), table]
     if words := waiting(status):
         parts.append(Text(words, style="yellow"))
+    if status.saving:
+        parts.append(Text(f"checkpoints: {status.saving}"))
     if status.silent:
         parts.append(Text(f"not heard from: {', '.join(status.silent)}", style="yellow"))
     if status.rejected:

@@ -100,7 +100,7 @@ class Engine:
         self.records: dict[int, int] = {}
         self.broken: set[int] = set()
         self.trainer = Trainer(self)
-        self.saver = Saver(self)
+        self.saver: Saver = node.sim.cast.saver(self)
         self.over = False
         self._early: list[member.Frame] = []
         self._sums: dict[tuple[int, int], dict[int, int]] = {}

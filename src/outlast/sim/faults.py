@@ -22,6 +22,7 @@ class Faults:
         kinds = [
             self._kill_replica,
             self._kill_replica,
+            self._cut_power,
             self._stop_replica,
             self._hang_replica,
             self._kill_agent,
@@ -35,6 +36,7 @@ class Faults:
             self._slow_store,
             self._ask_to_leave,
             self._lie_in_wait,
+            self._lie_in_wait_for_a_commit,
         ]
         # Each run has its own mixture, so that some runs are all of one kind and others a bit of everything.
         self._kinds = sim.world.chance.sample(kinds, sim.world.chance.randint(1, len(kinds)))
@@ -88,6 +90,11 @@ class Faults:
             self._touch(node, 0.0, "is killed")
             node.kill("was killed by SIGKILL")
 
+    def _cut_power(self) -> None:
+        """All replicas die at once, and the training state with them: what is left is in the vault."""
+        for node in self._sim.replicas():
+            self._strike(node)
+
     def _stop_replica(self) -> None:
         node = self._some_replica()
         if node is not None:
@@ -121,6 +128,14 @@ class Faults:
         for node in self._sim.replicas():
             if node.replica in servers and (doomed or self._sim.world.chance.random() < 0.5):
                 self._sim.world.after(self._sim.world.chance.uniform(0.0, 0.01), None, self._strike, node)
+
+    def _lie_in_wait_for_a_commit(self) -> None:
+        """The worst moment for the power to go: when a manifest is on its way, and nobody lives to hear."""
+        self._sim.on_manifest_sent = self._ambush_all
+
+    def _ambush_all(self) -> None:
+        self._sim.on_manifest_sent = None
+        self._sim.world.after(self._sim.world.chance.uniform(0.0, 0.01), None, self._cut_power)
 
     def _strike(self, node: ReplicaNode) -> None:
         if node.up:

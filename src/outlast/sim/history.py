@@ -12,6 +12,8 @@ life does that is not present any more is void, and nobody can come to depend on
   was promoted and still catches up does not train yet.)
 - *Stable means held*: when a member calls a step stable, or feeds it to learners, every member of its view
   holds that record at that very time.
+- *Only what is stable is saved*: whoever asks to commit a checkpoint holds a record of its step that was
+  called stable, and the state that is saved is the one after it.
 - *Pins agree*: all servers of a snapshot copy the same state, and nobody is asked for one that it has left.
 - *Planned changes interrupt nobody*: where nothing fails, no attempt is ever repeated.
 """
@@ -47,6 +49,9 @@ class History:
         self._pasts: dict[Life, Past] = {}
         self._told: dict[int, tuple[int, frozenset[Life]]] = {}
         """Stable steps: the record, and who was a member then."""
+        self._ever_stable: set[tuple[int, int]] = set()
+        """Steps with the records that were called stable, also by lives that are over."""
+        self._given_up: set[Life] = set()
         self._newest_acted = 0
         self.steps = 0
 
@@ -116,17 +121,23 @@ class History:
         present = self._present()
         if life not in present:
             return
-        for other in present & self._pasts.keys():
+        for other in (present & self._pasts.keys()) - self._given_up:
             if self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
                     f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "
                     f"life {other[1]}"
                 )
 
+    def gives_up(self, engine: Engine) -> None:
+        """A life knows that its state is void, though it has not said so to the coordinator yet."""
+        self._given_up.add(_life(engine))
+
     def stable(self, engine: Engine, step: int) -> None:
         self._check_held(engine, step, "calls step {} stable")
         members = frozenset((m.replica, m.incarnation) for m in engine.view.members)
         record = self._past(_life(engine)).records.get(step)
+        if record is not None:
+            self._ever_stable.add((step, record))
         if record is None or _life(engine) not in self._present():
             return
         told, before = self._told.get(step, (record, frozenset()))
@@ -135,6 +146,18 @@ class History:
             f"{engine.node.name} calls another record of step {step} stable than was told before",
         )
         self._told[step] = (record, members)
+
+    def saves(self, engine: Engine, step: int, digests: set[int]) -> None:
+        """This committer has all stripes of a checkpoint, and asks for leave to commit it."""
+        past = self._past(_life(engine))
+        require(
+            (step, past.records.get(step)) in self._ever_stable,
+            f"{engine.node.name} is about to commit step {step}, which is not stable",
+        )
+        require(
+            digests == {past.states[step]},
+            f"{engine.node.name} is about to commit another state than the one after step {step}",
+        )
 
     def feeds(self, engine: Engine, step: int) -> None:
         self._check_held(engine, step, "feeds step {}")

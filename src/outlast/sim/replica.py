@@ -28,7 +28,7 @@ class ReplicaNode(Node):
         self.core = sim.cast.member(
             replica=replica, process=process, agent=agent.name, address="", timing=sim.timing
         )
-        self.participant = Participant(self.core, sim.cast.steps)
+        self.participant = Participant(self.core, sim.cast.steps, sim.cast.saves)
         self.engine = sim.cast.engine(self, self.participant)
         self.hanging = False
         self._phase = Phase.STARTING
@@ -91,6 +91,7 @@ class ReplicaNode(Node):
     def lose(self, reason: str) -> None:
         """This life cannot catch up any more."""
         self.sim.world.note(self.name, f"gives this life up: {reason}")
+        self.sim.history.gives_up(self.engine)
         self._end_life()
 
     def _end_life(self) -> None:

@@ -6,6 +6,7 @@ committer makes the manifest and puts that. It also finds out what a lineage beg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from outlast.sim.engine import Engine
 
 
+INTENT_WITHIN_S = 4.0
+
+
 class Saver:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -26,7 +30,11 @@ class Saver:
         self._vault = self._sim.vault
         self.claim = 0
         """Under which this lineage saves; learned with the state."""
+        self.saves_since = math.inf
+        """Since when the save that is under way is."""
         self._due: saving.Save | None = None
+        self._looks = False
+        """Whether it is looking for what the lineage begins with, be it for a view that is over."""
         self._intents: dict[int, ManifestObject] = {}
 
     def completed(self, step: int, record: int) -> None:
@@ -39,14 +47,14 @@ class Saver:
     def do(self, action: saving.SaveAction) -> None:
         match action:
             case saving.Copy():
-                self._due = action.save
+                self._due, self.saves_since = action.save, self._sim.world.now
                 self.look()
             case saving.Intend():
                 self._intend(action.save, action.stripes)
             case saving.Commit():
                 self._commit(action.save)
             case saving.Ended():
-                self._due = None
+                self._due, self.saves_since = None, math.inf
                 self._intents.pop(action.save.step, None)
             case _:
                 raise AssertionError(f"{action} is said, not done")
@@ -54,31 +62,46 @@ class Saver:
     def look(self) -> None:
         """Copy what is due, if the training thread stands there."""
         save, trainer = self._due, self._engine.trainer
-        if save is None or trainer.applied < save.step:
+        if save is None or (trainer.applied < save.step and not self.stands_right(save)):
             return
         self._due = None
-        if trainer.applied > save.step:
+        if not self.stands_right(save):
             self._failed(save.step, "the training thread has gone on")
             return
         place = save.writers.index(self._engine.node.replica)
-        stripe = StripeObject(save.step, trainer.digest, place, len(save.writers))
+        self.put(save, StripeObject(save.step, trainer.digest, place, len(save.writers)))
 
-        def durable(done: bool) -> None:
+    def stands_right(self, save: saving.Save) -> bool:
+        """Whether the model holds the state that is to be saved."""
+        return self._engine.trainer.applied == save.step
+
+    def put(self, save: saving.Save, stripe: StripeObject) -> None:
+        def answered(done: bool) -> None:
             if done:
-                payload = f"{stripe.digest} {place} {len(save.writers)}".encode()
-                self._act(lambda now: self._engine.participant.stripe_written(save.step, payload, now))
+                self.durable(save, stripe)
             else:
                 self._failed(save.step, "its stripe could not be written")
 
-        self._vault.put_stripe(self._engine.node, stripe, durable)
+        self._vault.put_stripe(self._engine.node, stripe, answered)
+
+    def durable(self, save: saving.Save, stripe: StripeObject) -> None:
+        payload = f"{stripe.digest} {stripe.place} {stripe.count}".encode()
+        self._act(lambda now: self._engine.participant.stripe_written(save.step, payload, now))
 
     def _intend(self, save: saving.Save, payloads: dict[int, bytes]) -> None:
         found = [tuple(map(int, payload.split())) for payload in payloads.values()]
         stripes = frozenset(StripeObject(save.step, *numbers) for numbers in found)
+        self._sim.history.saves(self._engine, save.step, {stripe.digest for stripe in stripes})
         seal = format(hash((save, stripes)) & (1 << 64) - 1, "x")
         intent = Intent(step=save.step, lineage=save.lineage, seal=seal)
         self._intents[save.step] = ManifestObject(Checkpoint(self.claim, save.step), intent, stripes)
         self._act(lambda now: self._engine.participant.intends(intent, now))
+        self._sim.world.after(INTENT_WITHIN_S, self._engine.node, self._tire, save)
+
+    def _tire(self, save: saving.Save) -> None:
+        """No answer will do, too: members may have gone back behind a step whose intent is on record."""
+        if self._engine.participant.saves.save == save and self._engine.participant.member.intent is not None:
+            self._failed(save.step, "its intent is not recorded")
 
     def _commit(self, save: saving.Save) -> None:
         def answered(done: bool) -> None:
@@ -101,8 +124,11 @@ class Saver:
     def found(self) -> None:
         """Claim the right to go on from the newest checkpoint."""
         if not self._vault.save_every:
-            self._begin(0, None)
+            self.begin(0, None)
             return
+        if self._looks:
+            return
+        self._looks = True
         self._vault.list_all(self._engine.node, self._listed)
 
     def _listed(self) -> None:
@@ -116,19 +142,19 @@ class Saver:
         if not done:
             self._vault.list_all(self._engine.node, self._listed)
         else:
-            self._vault.list_all(self._engine.node, lambda: self._look_again(number, base))
+            self._vault.list_all(self._engine.node, lambda: self.look_again(number, base))
 
-    def _look_again(self, number: int, base: Checkpoint | None) -> None:
+    def look_again(self, number: int, base: Checkpoint | None) -> None:
         if self._engine.over:
             return
         if max(self._vault.claims) > number or self._vault.newest_before(number) != base:
             self._listed()
         else:
-            self._begin(number, base)
+            self.begin(number, base)
 
-    def _begin(self, claim: int, base: Checkpoint | None) -> None:
+    def begin(self, claim: int, base: Checkpoint | None) -> None:
         engine = self._engine
-        self.claim = claim
+        self.claim, self._looks = claim, False
         digest = self._vault.manifests[base].digest if base is not None else 0
         step = base.step if base is not None else 0
         if claim:

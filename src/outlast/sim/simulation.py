@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from outlast.protocol.coordinator import CoordinatorCore
 from outlast.protocol.member import MemberCore
+from outlast.protocol.saving import SaveCore
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Seat
@@ -19,6 +20,7 @@ from outlast.sim.mesh import Mesh
 from outlast.sim.network import Network
 from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode
 from outlast.sim.replica import ReplicaNode
+from outlast.sim.saver import Saver
 from outlast.sim.store import SLOWEST_REQUEST_S, SimStore
 from outlast.sim.vault import SimVault
 from outlast.sim.world import World
@@ -39,7 +41,9 @@ class Cast:
     coordinator: Callable[..., CoordinatorCore] = CoordinatorCore
     member: Callable[..., MemberCore] = MemberCore
     steps: Callable[[int], StepCore] = StepCore
+    saves: Callable[[int], SaveCore] = SaveCore
     engine: Callable[..., Engine] = Engine
+    saver: Callable[[Engine], Saver] = Saver
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Verdict:
     story: str
     views: int
     steps: int
+    commits: int
+    resumes: int
     back_after_s: float
 
     @property
@@ -86,6 +92,7 @@ class Simulation:
         # Some runs go on for ever; others come to their end, in the middle of the trouble or after it.
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
         self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
+        self.on_manifest_sent: Callable[[], None] | None = None
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
 
@@ -142,7 +149,14 @@ class Simulation:
     def _outcome(self, violation: str | None, back_after_s: float) -> Verdict:
         story = self.world.story() if violation is not None else ""
         return Verdict(
-            self.world.seed, violation, story, self.checkers.views, self.history.steps, back_after_s
+            seed=self.world.seed,
+            violation=violation,
+            story=story,
+            views=self.checkers.views,
+            steps=self.history.steps,
+            commits=self.vault.commits,
+            resumes=self.vault.resumes,
+            back_after_s=back_after_s,
         )
 
     def _run(self) -> float:
@@ -161,7 +175,8 @@ class Simulation:
             faults.step_in()
             if self._finished():
                 return self.world.now - quiet_since
-            if self.last_step == ENDLESS and self._all_back() and self._all_moved(before):
+            moves = self._all_moved(before) and self._saves_move(quiet_since)
+            if self.last_step == ENDLESS and self._all_back() and moves:
                 return self.world.now - quiet_since
         back = "everybody is back" if self.last_step == ENDLESS else "the job has ended"
         raise Violation(f"not so {BACK_WITHIN_S} s after faults stopped: {back}; {self._who_is_missing()}")
@@ -183,6 +198,10 @@ class Simulation:
     def _all_moved(self, before: dict[int, int]) -> bool:
         return all(node.step > before.get(node.replica, 0) for node in self.replicas())
 
+    def _saves_move(self, quiet_since: float) -> bool:
+        """Whether every save has ended that was under way when the faults stopped."""
+        return all(node.engine.saver.saves_since > quiet_since for node in self.replicas())
+
     def _who_is_missing(self) -> str:
         document = self.store.document
         number = document.view.number if document is not None else 0
@@ -193,6 +212,7 @@ class Simulation:
             f"{node.participant.steps.mode.name} with {node.participant.steps.newest}"
             + (" fenced" if node.core.fenced else "")
             + (" hanging" if node.hanging else "")
+            + (f" saves step {save.step}" if (save := node.participant.saves.save) else "")
             for node in self.replicas()
         ]
         return f"view {number} has {members}, {leader} leads; " + "; ".join(states)

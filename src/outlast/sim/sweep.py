@@ -20,12 +20,17 @@ class Tally:
     seeds: int = 0
     views: int = 0
     steps: int = 0
+    commits: int = 0
+    resumes: int = 0
+    """Beginnings of a lineage from a checkpoint."""
     slowest_return_s: float = 0.0
 
     def add(self, outcome: Verdict) -> None:
         self.seeds += 1
         self.views += outcome.views
         self.steps += outcome.steps
+        self.commits += outcome.commits
+        self.resumes += outcome.resumes
         self.slowest_return_s = max(self.slowest_return_s, outcome.back_after_s)
 
 

@@ -5,7 +5,7 @@ The promises of checkpoints are checked where they are made:
 - *Nothing points to what is not durable*: when a manifest arrives, every stripe that it names is there, and
   all of them are of one state.
 - *Nobody commits who may not*: when it arrives, its intent is in the coordinator's document.
-- *Only what is stable is saved*: every member of the view then held the record of its step.
+- *Only what is stable is saved*: see `History.saves`.
 - *At most one lineage goes on*: whoever begins to train from storage holds the newest claim, and goes on from
   the newest checkpoint that was committed before that claim, along one trunk. So nothing is lost that was
   committed, and what a writer that was cut off commits later leads nowhere.
@@ -61,11 +61,19 @@ class SimVault:
         self.claims: dict[int, Checkpoint | None] = {}
         self.manifests: dict[Checkpoint, ManifestObject] = {}
         self.commits = 0
+        self.resumes = 0
+        """Beginnings of a lineage from a checkpoint."""
+        self._says: dict[int, bool] = {}
         self._before: dict[int, tuple[Checkpoint, ...]] = {}
         """Claim → what was committed when it was made."""
 
     def says_save(self, record: int) -> bool:
-        return self.save_every > 0 and record % self.save_every == 0
+        """Whether the record says that the state after its step is saved; the same for all who ask. Members
+        that are at one already have said in their parts that they are against it."""
+        if record not in self._says:
+            busy = any(node.participant.saves.save is not None for node in self._sim.replicas())
+            self._says[record] = self.save_every > 0 and record % self.save_every == 0 and not busy
+        return self._says[record]
 
     def base_of(self, number: int) -> Base:
         return self.claims[number]
@@ -87,6 +95,8 @@ class SimVault:
             self._sim.world.after(0.01, node, answer, False)
             return
         self._call(node, lambda: self._commit(manifest), answer)
+        if self._sim.on_manifest_sent is not None:
+            self._sim.on_manifest_sent()
 
     def put_claim(
         self, node: Node, number: int, base: Checkpoint | None, answer: Callable[[bool], None]
@@ -130,7 +140,7 @@ class SimVault:
         )
         require(
             len({(stripe.step, stripe.digest) for stripe in manifest.stripes}) == 1
-            and {stripe.place for stripe in manifest.stripes} == set(range(len(manifest.stripes))),
+            and all({s.place for s in manifest.stripes} == set(range(s.count)) for s in manifest.stripes),
             f"the checkpoint of step {step} is not one state: {manifest.stripes}",
         )
         document = self._sim.store.document
@@ -147,6 +157,7 @@ class SimVault:
     def begins(self, who: str, claim: int, base: Checkpoint | None, digest: int) -> None:
         """Somebody begins to train, under this claim, from that checkpoint."""
         newest = max(self.claims)
+        self.resumes += base is not None
         committed = [c for c in self._before[claim] if c in self.manifests]
         trunk = before_claim(claim, self.claims, committed, self.base_of)
         best = next(trunk, None)

@@ -265,6 +265,8 @@ def assemble(
             shards=shard_count,
             changed=changed,
             stopped=stopped,
+            # The other half is for leaving itself.
+            leave_within_s=given.grace_s / 2 if given is not None else 0.0,
         )
     engine = Engine(
         core=core,

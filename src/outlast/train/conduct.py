@@ -43,7 +43,7 @@ from outlast.protocol.steps import (
     Whole,
 )
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Intent, Member, Outcome, View
+from outlast.protocol.views import Member, Outcome, View
 from outlast.train.exchange import Exchange
 from outlast.train.giving import Giving
 from outlast.train.link import Link
@@ -104,16 +104,20 @@ class Conduct:
         self._mesh = mesh
         self._progress = progress
         self._saving = saver
-        self.intents: tuple[Intent, ...] | None = None
-        """The checkpoints that the coordinator knows of; None until it has been asked."""
+        self.status: Status | None = None
+        """What the coordinator said when it was asked; None until then."""
         if saver is not None:
-            saver.directed_by(self.participant, self.act, alone=link is None)
+            saver.directed_by(
+                self.participant, self.act, alone=link is None, evicted_within_s=timing.silent_at_least_s
+            )
 
     # What decides for the link; called under the lock.
 
     def received(self, message: Message, now: float) -> list[MemberAction]:
+        if self._saving is not None:
+            self._saving.heard_at = now
         if isinstance(message, Status):
-            self.intents = message.intents
+            self.status = message
             self.changed.notify_all()
         return self._carry_out(lambda: self.participant.received(message, now))
 
@@ -205,6 +209,7 @@ class Conduct:
 
     def _adopt(self, view: View) -> None:
         self.view = view
+        self.founding = False
         self._exchange.adopt(view)
         self._supply.adopt()
         self._post.adopt(view)
@@ -223,6 +228,7 @@ class Conduct:
 
     def _adopt_nothing(self) -> None:
         self.view = View(number=self.view.number)
+        self.founding = False
         self._exchange.adopt(self.view)
         self._post.adopt(self.view)
         if self._mesh is not None and not self.leaving:
@@ -286,7 +292,8 @@ class Conduct:
                 header = self.header(Kind.STRIPE, body.step)._replace(offset=body.lineage)
                 self._post.all(peers, header, body.payload)
             case saving.Unable():
-                self._post.all(peers, self.header(Kind.UNABLE, body.step), encode(body.reason))
+                header = self.header(Kind.UNABLE, body.step)._replace(flags=1 if body.again else 0)
+                self._post.all(peers, header, encode(body.reason))
             case saving.Saved():
                 self._post.all(peers, self.header(Kind.SAVED, body.step))
 
@@ -295,7 +302,12 @@ class Conduct:
         peers = [m for m in self.view.members if m.replica != self.core.replica]
         self._post.all(peers, self.header(Kind.FOUNDING))
 
-    def ask_for_intents(self) -> None:
+    def forget_status(self) -> None:
+        """What was said before does not count."""
+        self.status = None
+
+    def ask(self) -> None:
+        """Have the coordinator say how the job stands."""
         if self._link is not None:
             self._link.perform([Tell(Ask())])
 
@@ -314,7 +326,13 @@ class Conduct:
     def _cut_off(self, replica: int) -> None:
         """Frames to or from this member may be lost for good, so for as long as this view lasts it counts as
         cut off, whatever becomes of the connection."""
-        if replica in self.broken or self.all_done or self.closed:
+        if replica in self.broken or self.closed:
+            return
+        if self.all_done:
+            # It has left, as everybody does now; but the last save may have to do without it.
+            if self._saving is not None and not self._saving.idle:
+                self.broken.add(replica)
+                self.act(self.participant.peers_lost(frozenset(self.broken), time.monotonic()))
             return
         self.broken.add(replica)
         if self.core.is_member and self._link is not None:

@@ -24,13 +24,13 @@ import time
 from collections.abc import Callable, Iterator
 
 from outlast import crashpoints as crash
-from outlast.errors import ConfigError, JobFailed, LoopError, OutlastError
+from outlast.errors import ConfigError, JobFailed, LoopError, OutlastError, SaveGivenUp
 from outlast.kinship import unnice
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind
 from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
-from outlast.protocol.messages import Phase
+from outlast.protocol.messages import Phase, Status
 from outlast.protocol.saving import Save
 from outlast.protocol.steps import (
     Mode,
@@ -283,7 +283,7 @@ class Engine:
             due = self._giving.due(self.applied)
             if due is not None:
                 return due
-            save = self._saving.due(self.applied) if self._saving is not None else None
+            save = self._saving.due(self.applied, time.monotonic()) if self._saving is not None else None
             if save is not None:
                 return save
             found = self._closing_work() if closing else self._step_work()
@@ -416,15 +416,25 @@ class Engine:
         self.conduct.founding = False
         step = 0
         if self._saving is not None:
-            lineage, intents = self.view.lineage, self._intents()
-            self._supply.gathering = Gathering(
+            lineage = self.view.lineage
+            gathering = self._supply.gathering = Gathering(
                 self.view, self._core.replica, self._changed, self._post.send, self.conduct.header
             )
-            with self._unlocked(), Patience(self.conduct, self._changed):
-                step = self._restore(self._saving.begin(lineage, intents, self._supply.gathering))
-            self._supply.gathering = None
+            try:
+                with self._unlocked(), Patience(self.conduct, self._changed):
+                    found = self._saving.begin(
+                        lineage, self._intents(), gathering, lambda: self._may_found(lineage)
+                    )
+                    step = self._restore(found)
+            except SaveGivenUp:
+                log.info("replica %d is not the one to begin with any more", self._core.replica)
+                return
+            finally:
+                self._supply.gathering = None
         actions = self.conduct.participant.founded(step, time.monotonic())
         if actions:
+            # A change of views may have asked for the same thing again meanwhile.
+            self.conduct.founding = False
             self.conduct.applied = step
             if self._saving is not None:
                 self._saving.stands(step)
@@ -450,12 +460,31 @@ class Engine:
 
     def _intents(self) -> tuple[Intent, ...]:
         """What the coordinator knows of checkpoints; there is no beginning without its word."""
-        self.conduct.intents = () if self._link is None else None
-        while self.conduct.intents is None:
-            self._check()
-            self.conduct.ask_for_intents()
-            self._changed.wait(LOOK_AGAIN_S)
-        return self.conduct.intents
+        status = self._ask()
+        return status.intents if status is not None else ()
+
+    def _may_found(self, lineage: int) -> bool:
+        """Whether it still is on this replica to begin. It may have been stopped while it looked for a
+        checkpoint, and evicted: the others must not be superseded by a claim that comes too late. So the
+        coordinator is asked, who knows."""
+        status = self._ask()
+        with self._changed:
+            member = Member(self._core.replica, self._core.incarnation)
+            founds = self._steps.mode is Mode.FOUNDING and self.view.lineage == lineage
+            agreed = status is None or (status.view.lineage == lineage and member in status.view.members)
+            return founds and agreed
+
+    def _ask(self) -> Status | None:
+        """How the job stands, as the coordinator says now; None for one who has none."""
+        if self._link is None:
+            return None
+        with self._changed:
+            self.conduct.forget_status()
+            while self.conduct.status is None:
+                self._check()
+                self.conduct.ask()
+                self._changed.wait(LOOK_AGAIN_S)
+            return self.conduct.status
 
     def _restore(self, beginning: Beginning) -> int:
         """Become the state of the checkpoint, if there is one; the step after which it was made."""
@@ -488,7 +517,7 @@ class Engine:
             raise SystemExit(0)
         log.info("replica %d begins a new life: %s", self._core.replica, self.conduct.over)
         self.conduct.over = None
-        self._ready = False
+        self.conduct.founding = self._ready = False
         self.conduct.applied = -1
         self.conduct.records.clear()
         self._giving.clear()
@@ -510,7 +539,7 @@ class Engine:
                 return
             self.conduct.applied = self._loaded = arrival.step
             if self._saving is not None:
-                self._saving.stands(arrival.step)
+                self._saving.was_given(arrival.step)
             self._supply.arrival = Arrival()
             for member in self.view.members:
                 if member.replica != self._core.replica:

@@ -120,7 +120,8 @@ class Reception:
             case Kind.STRIPE:
                 self._frame(sender, header, Stripe(header.step, header.offset, _bytes(payload)))
             case Kind.UNABLE:
-                self._frame(sender, header, Unable(header.step, decode(_REASON, _bytes(payload))))
+                reason = decode(_REASON, _bytes(payload))
+                self._frame(sender, header, Unable(header.step, reason, again=bool(header.flags)))
             case Kind.SAVED:
                 self._frame(sender, header, Saved(header.step))
             case _:

@@ -11,10 +11,10 @@ is another matter: to begin without it could mean to begin from nothing, so that
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from outlast.errors import ObjectDamaged, ObjectMissing
+from outlast.errors import ObjectDamaged, ObjectMissing, SaveGivenUp
 from outlast.protocol.roster import INTENTS_KEPT
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import Intent
@@ -49,8 +49,11 @@ def find_beginning(
     intents: Collection[Intent],
     process: Process,
     gathering: Gathering | None = None,
+    may_claim: Callable[[], bool] = lambda: True,
 ) -> Beginning:
-    """Load the newest good checkpoint into memory, and claim the right to go on from it."""
+    """Load the newest good checkpoint into memory, and claim the right to go on from it.
+
+    SaveGivenUp if `may_claim`, which is asked just before, says that somebody else is to do so."""
     found: tuple[Checkpoint, Manifest, Assembly] | None = None
     for _ in range(LOOKS_MOST):
         rejected: dict[Checkpoint, str] = {}
@@ -65,6 +68,8 @@ def find_beginning(
             if rejected:
                 raise nothing_good(tiers, list(rejected.values()))
         base = found[0] if found is not None else None
+        if not may_claim():
+            raise SaveGivenUp("somebody else is to say what this lineage begins with")
         claim = tiers.claim(run=run, lineage=lineage, base=base, process=process)
         now = next((c for c in tiers.trunk(before=claim.number) if c not in rejected), None)
         if now == base:

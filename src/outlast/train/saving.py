@@ -5,12 +5,14 @@
     whoever brings events  tells the core (`protocol/saving.py`) under the engine's lock
 
 A storage that is away, full or slow costs checkpoints, never training: whatever goes wrong in the saving
-thread ends one save, is said once, and the next save is tried a little later.
+thread ends one save, is said once, and the next save is tried a little later. Nobody waits for ever: neither
+for the coordinator's leave to commit, nor at the end of a run for the others, nor to be let go.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import socket
@@ -31,11 +33,11 @@ from outlast.state.contents import Image
 from outlast.state.training import TrainingState
 from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter
-from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Manifest, sealed
+from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Claim, Manifest, sealed
 from outlast.state.vault.occupancy import Beating, Process
 from outlast.state.vault.pruning import prune
 from outlast.state.vault.retention import Keep
-from outlast.state.vault.vault import now_as_text, program_versions
+from outlast.state.vault.vault import Vault, now_as_text, program_versions
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
 from outlast.train.copying import Room, ShareCopy
@@ -48,6 +50,16 @@ log = logging.getLogger(__name__)
 WRITING_THREADS = 2
 NICENESS = 10
 FINAL_TRIES = 3
+INTENT_WITHIN_S = 60.0
+"""A coordinator that is away comes back sooner. It does not answer at all where members went back behind a
+step whose checkpoint is on record."""
+
+OTHERS_WITHIN_S = 60.0
+OTHERS_SLOWER = 3.0
+"""At the end of a run, one whose share is durable waits so long for the others', or so many times as long as
+its own took."""
+
+NO_STEP = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +96,11 @@ class _Job:
         self.manifest: Manifest | None = None
         self.held_s = 0.0
         self.worked_s = 0.0
+        self.room = Room()
+        self.began_at = time.monotonic()
+        self.written_at: float | None = None
+        self.intended_at: float | None = None
+        self.committing = False
 
 
 class Saving:
@@ -102,6 +119,7 @@ class Saving:
         shards: int,
         changed: threading.Condition,
         stopped: threading.Event,
+        leave_within_s: float,
     ) -> None:
         """Once `stopped` is set, the storages behind `tiers` try nothing again; that is done in `close`."""
         self._replica = replica
@@ -117,8 +135,13 @@ class Saving:
         self._participant: Participant
         self._act: Callable[[Iterable[Action]], None]
         self._alone = True
+        self._evicted_within_s = 0.0
+        self.heard_at = -math.inf
+        """When the coordinator last said something."""
+        self._leave_within_s = leave_within_s
         self._cadence = Cadence(settings.every, time.monotonic())
-        self._room = Room()
+        self._room: Room | None = Room()
+        """Where the next copy is made, unless somebody may still read or write there."""
         self._due: core.Save | None = None
         self._job: _Job | None = None
         self._known: dict[str, Chunk] | None = None
@@ -126,9 +149,19 @@ class Saving:
         self._view = View()
         self._busy = 0
         """Work of the saving thread that a save must not overlap: pruning, filling tiers."""
+        self._unfinished = 0
+        """All work that the saving thread has not come to the end of, also of saves that were given up."""
         self._hurry_since: int | None = None
+        self._hurry_until = 0.0
+        self._last_step = NO_STEP
+        """The last step of the run, once all have done it."""
+        self._last_at = 0.0
         self._final_tries = 0
+        self._failed_step = NO_STEP
+        """The step whose save was given up last because something could not be done."""
         self._beating: Beating | None = None
+        self._beats_for: Claim | None = None
+        self._closed = False
         self._taken = ""
         self.saved_step = -1
         self._saved_at = 0.0
@@ -138,21 +171,32 @@ class Saving:
         self._thread: threading.Thread | None = None
 
     def directed_by(
-        self, participant: Participant, act: Callable[[Iterable[Action]], None], *, alone: bool
+        self,
+        participant: Participant,
+        act: Callable[[Iterable[Action]], None],
+        *,
+        alone: bool,
+        evicted_within_s: float,
     ) -> None:
-        """Who decides, and who carries out what follows from that."""
+        """Who decides, and who carries out what follows from that; and how soon a silent replica is
+        evicted."""
         self._participant, self._act, self._alone = participant, act, alone
+        self._evicted_within_s = evicted_within_s
 
     # Under the lock: what the core wants done, and what the engine asks.
 
     def do(self, action: core.SaveAction) -> None:
         match action:
+            case _ if self._closed:
+                pass
             case core.Copy():
                 self._due = action.save
                 self._job = _Job(action.save)
                 self._cadence.decided(action.save.step)
+                self._participant.member.saving = self.said()
             case core.Intend() if self._job is not None:
                 job = self._job
+                job.intended_at = time.monotonic()
                 self._enqueue(lambda: self._try(job, lambda: self._make_manifest(job, action.stripes)))
             case core.Commit() if self._job is not None:
                 job = self._job
@@ -173,35 +217,70 @@ class Saving:
         """What to say of saving in the part for this step: 1 for yes, 2 for not now, 0 for don't care."""
         if self._taken or not self._held.known:
             return 0
-        if self._job is not None or self._busy:
+        if self._job is not None or self._unfinished:
             return 2
         hurries = self._hurry_since is not None and self.saved_step < self._hurry_since
         return 1 if hurries or self._cadence.wants(step, time.monotonic()) else 0
 
     def hurry(self, applied: int) -> bool:
-        """This replica is to leave: have the state saved first. Whether that is settled."""
-        if self._taken or not self._held.known:
+        """This replica is to leave: have the state saved first. Whether that is settled, one way or another:
+        a storage that is away does not keep a machine that is about to go."""
+        if self._taken or not self._held.known or not self._participant.member.is_member:
             return True
+        now = time.monotonic()
         if self._hurry_since is None:
-            self._hurry_since = applied
-        return self.saved_step >= self._hurry_since or bool(self.trouble and self._job is None)
+            self._hurry_since, self._hurry_until = applied, now + self._leave_within_s
+        failed = self._failed_step >= self._hurry_since
+        return self.saved_step >= self._hurry_since or failed or now >= self._hurry_until
 
     def finish(self, step: int) -> None:
         """All have left the loop of steps and hold the state after this one, the last."""
-        if step > self.saved_step and not self._taken and self._held.known and self._job is None:
-            self._final_tries += 1
-            self._act(self._participant.save_decided(step, self._view.number, time.monotonic()))
+        self._last_step, self._last_at = step, time.monotonic()
+        if self._job is None:
+            self._save_last()
+
+    def _save_last(self) -> None:
+        """See to it that the last state is saved, or say that it is not."""
+        step, why = self._last_step, self._taken or self.trouble
+        if step <= self.saved_step or not self._held.known:
+            return
+        if self._taken or self._failed_step == step or self._final_tries == FINAL_TRIES:
+            newest = f"step {self.saved_step}" if self.saved_step >= 0 else "none"
+            log.error("the state after the last step, %d, is NOT saved: %s (saved: %s)", step, why, newest)
+            return
+        self._final_tries += 1
+        self._act(self._participant.save_decided(step, self._view.number, time.monotonic()))
 
     @property
     def idle(self) -> bool:
         return self._job is None and not self._busy
 
-    def due(self, applied: int) -> core.Save | None:
+    def due(self, applied: int, now: float) -> core.Save | None:
         """A share to copy now, while the model holds the state after that step."""
+        self._lose_patience(now)
         if self._due is None or self._due.step > applied:
             return None
         save, self._due = self._due, None
+        if save.step < applied:
+            self._act(self._participant.save_failed(save.step, "the state has changed since", now))
+            return None
         return save if self._job is not None and self._job.save == save else None
+
+    def _lose_patience(self, now: float) -> None:
+        """Give up what would wait for ever."""
+        job = self._job
+        if job is None:
+            return
+        reason = ""
+        if job.intended_at is not None and job.manifest is not None and not job.committing:
+            if now - job.intended_at > INTENT_WITHIN_S:
+                reason = f"the coordinator did not allow it within {INTENT_WITHIN_S:g} s"
+        elif job.written_at is not None and self._last_step != NO_STEP and job.intended_at is None:
+            own_s = job.written_at - job.began_at
+            if now - max(job.written_at, self._last_at) > max(OTHERS_WITHIN_S, OTHERS_SLOWER * own_s):
+                reason = f"replica {self._replica} has waited too long for the others"
+        if reason:
+            self._act(self._participant.save_failed(job.save.step, reason, now))
 
     def said(self) -> str:
         """How checkpoints stand, for people."""
@@ -221,21 +300,38 @@ class Saving:
             return
         crash.reach("copying", save.step)
         begun = time.perf_counter()
+        try:
+            self._begin_copy(job, overrides)
+        except (MemoryError, RuntimeError, OSError) as error:
+            # There is no room for it, most likely.
+            self._fail(job, f"the training state could not be copied: {error}")
+            return
+        job.held_s += time.perf_counter() - begun
+        with self._changed:
+            self._enqueue(lambda: self._try(job, lambda: self._write(job)))
+
+    def _begin_copy(self, job: _Job, overrides: dict[int, Tensor]) -> None:
+        save = job.save
         image, tensors = self._state.capture(overrides)
         ranges = chunk_ranges(image)
         place = save.writers.index(self._replica)
         lasting = self._state.lasting(overrides)
-        job.image = image
-        job.share = ShareCopy(
+        with self._changed:
+            # Whatever still copies or writes for a save that was given up has the room for itself.
+            if self._room is not None:
+                job.room, self._room = self._room, None
+        share = ShareCopy(
             image,
             tensors,
             _mine(ranges, place, len(save.writers)),
-            self._room,
+            job.room,
             lasting=lambda tensor: id(tensor) in lasting,
         )
-        job.share.start()
-        job.held_s += time.perf_counter() - begun
-        self._enqueue(lambda: self._try(job, lambda: self._write(job)))
+        with self._changed:
+            job.image, job.share = image, share
+            if job.cancelled.is_set():
+                share.give_up("it was given up while it began")
+        share.start()
 
     def settle(self) -> None:
         """The state is about to change: let the copy be complete."""
@@ -245,7 +341,13 @@ class Saving:
             job.share.settle()
             job.held_s += time.perf_counter() - begun
 
-    def begin(self, lineage: int, intents: Iterable[Intent], gathering: Gathering) -> Beginning:
+    def begin(
+        self,
+        lineage: int,
+        intents: Iterable[Intent],
+        gathering: Gathering,
+        may_claim: Callable[[], bool],
+    ) -> Beginning:
         """What the lineage begins with; takes as long as reading a checkpoint does."""
         found = find_beginning(
             self._tiers,
@@ -254,6 +356,7 @@ class Saving:
             intents=tuple(intents),
             process=self._process,
             gathering=gathering,
+            may_claim=may_claim,
         )
         if found.manifest is not None:
             foreign = found.manifest.run != self._run
@@ -271,12 +374,21 @@ class Saving:
 
     def stands(self, step: int) -> None:
         """Under the lock: this replica holds the state after that step now, and the claim with it."""
+        # Whoever has taken over from the claim before, this is another one.
+        self._taken, self._failed_step = "", NO_STEP
         self._cadence.decided(step)
         self._beat()
+
+    def was_given(self, step: int) -> None:
+        """Under the lock: others have given it that state. What they have saved and deleted meanwhile, it
+        does not know."""
+        self._known = None
+        self.stands(step)
 
     def close(self, *, clean: bool) -> None:
         """Stop; a save that is under way is given up."""
         with self._changed:
+            self._closed = True
             job, self._job = self._job, None
             beating, self._beating = self._beating, None
         if job is not None:
@@ -293,16 +405,29 @@ class Saving:
     # The saving thread.
 
     def _enqueue(self, work: Callable[[], None]) -> None:
+        """Under the lock."""
+        if self._closed:
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run_thread, name="outlast-saving", daemon=True)
             self._thread.start()
+        self._unfinished += 1
         self._work.put(work)
 
     def _run_thread(self) -> None:
         # Writing must not take the CPU from training. Threads that this one starts are as humble.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (work := self._work.get()) is not None:
-            work()
+            try:
+                work()
+            except Exception:
+                log.exception("the saving thread met with something unforeseen, and goes on")
+            finally:
+                # What the work held on to, such as a copy of the state, goes with it.
+                del work
+                with self._changed:
+                    self._unfinished -= 1
+                    self._changed.notify_all()
 
     def _try(self, job: _Job, work: Callable[[], None]) -> None:
         """Do it; whatever goes wrong ends this save."""
@@ -337,6 +462,9 @@ class Saving:
         crash.reach("written", job.save.step)
         note = StripeNote(job.image.digest, socket.gethostname(), writer.written_bytes, tuple(job.rows))
         with self._changed:
+            # All went well, so nobody copies to this room or reads from it any more.
+            self._room = job.room
+            job.written_at = time.monotonic()
             payload = msgspec.msgpack.encode(note)
             self._act(self._participant.stripe_written(job.save.step, payload, time.monotonic()))
 
@@ -377,6 +505,7 @@ class Saving:
 
     def _commit(self, job: _Job) -> None:
         assert job.manifest is not None
+        job.committing = True
         crash.reach("committing", job.save.step)
         self._tiers.first.commit(job.manifest)
         crash.reach("committed", job.save.step)
@@ -396,16 +525,22 @@ class Saving:
             if job.manifest is not None:
                 self._afterwards(job.manifest)
         else:
+            # It may have been committed all the same, and what was known to be stored deleted.
+            self._known = None
             if job.share is not None:
                 job.share.give_up(ended.reason)
             if ended.reason != self.trouble:
                 log.warning("the checkpoint of step %d was given up: %s", job.save.step, ended.reason)
             self.trouble = ended.reason
+            if not ended.again:
+                self._failed_step = job.save.step
         self._cadence.ended(
             time.monotonic(), committed=ended.committed, held_s=job.held_s, worked_s=job.worked_s
         )
         self._participant.member.saving = self.said()
         self._changed.notify_all()
+        if self._last_step != NO_STEP:
+            self._save_last()
 
     def _afterwards(self, manifest: Manifest) -> None:
         """The committer makes room, and fills the other tiers. No save begins meanwhile."""
@@ -413,12 +548,7 @@ class Saving:
         def work() -> None:
             try:
                 for vault in self._tiers.vaults:
-                    if vault is not self._tiers.first:
-                        self._tiers.replicate(manifest, self._commits)
-                    if self._commits():
-                        prune(vault, self._settings.keep, claim=manifest.claim)
-            except Exception as error:
-                log.warning("after the checkpoint of step %d: %s", manifest.step, error)
+                    self._tend(vault, manifest)
             finally:
                 with self._changed:
                     self._busy -= 1
@@ -427,18 +557,35 @@ class Saving:
         self._busy += 1
         self._enqueue(work)
 
+    def _tend(self, vault: Vault, manifest: Manifest) -> None:
+        try:
+            if vault is not self._tiers.first:
+                self._tiers.replicate(manifest, vault, self._commits)
+            prune(vault, self._settings.keep, claim=manifest.claim, wanted=self._commits)
+        except SaveGivenUp:
+            pass
+        except Exception as error:
+            where = vault.storage.url
+            log.warning("after the checkpoint of step %d, at %s: %s", manifest.step, where, error)
+
     def _commits(self) -> bool:
-        """Whether this replica is still the one to write: nobody else deletes or copies then."""
-        return self._view.chief == self._replica and self._participant.member.is_member
+        """Whether this replica is still the one to write: nobody else deletes or copies then. One that was
+        stopped for a while may have been evicted, and others may save what it is about to delete; so it has
+        to have heard from the coordinator lately."""
+        fresh = self._alone or time.monotonic() - self.heard_at < self._evicted_within_s
+        return fresh and self._view.chief == self._replica and self._participant.member.is_member
 
     def _beat(self) -> None:
         """The chief says for all of the run that its claim is held."""
-        claim = self._held.claim
-        if claim is not None and self._view.chief == self._replica and self._beating is None:
-            self._beating = Beating(self._tiers.first.storage, claim, self._process)
-        elif self._view.chief != self._replica and self._beating is not None:
+        claim = self._held.claim if self._view.chief == self._replica else None
+        if self._closed or claim == self._beats_for:
+            return
+        if self._beating is not None:
             beating, self._beating = self._beating, None
             self._enqueue(lambda: beating.end(clean=False))
+        self._beats_for = claim
+        if claim is not None:
+            self._beating = Beating(self._tiers.first.storage, claim, self._process)
 
 
 def _mine(ranges: list[range], place: int, count: int) -> list[range]:

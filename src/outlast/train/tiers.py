@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from outlast.errors import NoCheckpoint, ObjectDamaged, ObjectMissing, VaultTaken
+from outlast.errors import NoCheckpoint, ObjectDamaged, ObjectMissing, SaveGivenUp, VaultTaken
 from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.chunks import read_chunk
@@ -68,21 +68,21 @@ class Tiers:
                 )
         return claim
 
-    def replicate(self, manifest: Manifest, wanted: Callable[[], bool]) -> None:
-        """Copy a checkpoint that was committed in the first place to the others, for as long as `wanted`."""
-        for vault in self.vaults[1:]:
-            known = vault.known_chunks(1)
-            for chunk in manifest.chunks:
-                if not wanted():
-                    return
-                if chunk.hash in known:
-                    continue
-                memory = memoryview(bytearray(chunk.size))
-                read_chunk(self.first.storage, manifest, chunk, memory)
-                name = chunk_name(chunk.hash, chunk.codec)
-                stored = memory if not chunk.codec else self.first.storage.get(name, chunk.stored_bytes)
-                vault.storage.put(name, stored)
-            vault.commit(manifest)
+    def replicate(self, manifest: Manifest, vault: Vault, wanted: Callable[[], bool]) -> None:
+        """Copy a checkpoint that was committed in the first place to another one, for as long as `wanted`."""
+        known = vault.known_chunks(1)
+        for chunk in manifest.chunks:
+            if not wanted():
+                raise SaveGivenUp("it is not on this replica any more to copy checkpoints")
+            there = known.get(chunk.hash)
+            if there is not None and (there.codec, there.stored_bytes) == (chunk.codec, chunk.stored_bytes):
+                continue
+            memory = memoryview(bytearray(chunk.size))
+            read_chunk(self.first.storage, manifest, chunk, memory)
+            name = chunk_name(chunk.hash, chunk.codec)
+            stored = memory if not chunk.codec else self.first.storage.get(name, chunk.stored_bytes)
+            vault.storage.put(name, stored)
+        vault.commit(manifest)
 
     def _base_of(self, number: int) -> Base:
         for vault in self.vaults:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from outlast.errors import ConfigError
 
-_RUN, _REPLICA, _PROCESS, _AGENT, _PAGE = (
+_RUN, _REPLICA, _PROCESS, _AGENT, _PAGE, _GRACE = (
     "OUTLAST_RUN",
     "OUTLAST_REPLICA",
     "OUTLAST_PROCESS",
     "OUTLAST_AGENT",
     "OUTLAST_PAGE",
+    "OUTLAST_GRACE",
 )
 
 
@@ -25,6 +26,8 @@ class Handover:
     process: int
     agent: str
     page: Path
+    grace_s: float = 10.0
+    """How long it may take to leave, once it is asked to."""
 
     def environment(self) -> dict[str, str]:
         return {
@@ -33,6 +36,7 @@ class Handover:
             _PROCESS: str(self.process),
             _AGENT: self.agent,
             _PAGE: str(self.page),
+            _GRACE: str(self.grace_s),
         }
 
 
@@ -47,6 +51,7 @@ def handover(environment: Mapping[str, str] = os.environ) -> Handover | None:
             process=int(environment[_PROCESS]),
             agent=environment[_AGENT],
             page=Path(environment[_PAGE]),
+            grace_s=float(environment[_GRACE]),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(

@@ -11,10 +11,10 @@ Where a manifest cannot be read, nobody knows which chunks it needs. Then no chu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from outlast.errors import ObjectDamaged, ObjectMissing
+from outlast.errors import ObjectDamaged, ObjectMissing, SaveGivenUp
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.manifest import Manifest
 from outlast.state.vault.names import (
@@ -54,10 +54,12 @@ def prune(
     protected: Collection[str] = (),
     force: bool = False,
     dry_run: bool = False,
+    wanted: Callable[[], bool] = lambda: True,
 ) -> Pruned:
     """Delete checkpoints that `keep` does not want, and chunks that none of the remaining ones needs.
 
     `claim` is the caller's own, and VaultTaken says that there is a newer one; a dry run needs none.
+    `wanted` is asked again before each batch of deletions, and SaveGivenUp is raised once it says no.
     `protected` are hashes that a save in progress relies on. `force` deletes manifests that cannot be read,
     too, and with them what only they knew to be needed.
     """
@@ -76,7 +78,7 @@ def prune(
         kept=[name for name in names if name not in doomed], manifests=doomed, problems=problems.all
     )
     if not dry_run:
-        _delete(vault, claim, doomed)
+        _delete(vault, claim, doomed, wanted)
         # Whoever committed meanwhile named chunks that may be in the listing.
         arrived, unknown = _read_all(vault, set(vault.manifests()) - set(names), problems)
         readable |= arrived
@@ -93,8 +95,8 @@ def prune(
     garbage = sorted(key for key in chunks if key not in needed and chunk_digest(key) not in protected)
     result.chunks, result.chunk_bytes = len(garbage), sum(chunks[key] for key in garbage)
     if not dry_run:
-        _delete(vault, claim, garbage)
-        _delete(vault, claim, _old_beats(vault.storage, claim))
+        _delete(vault, claim, garbage, wanted)
+        _delete(vault, claim, _old_beats(vault.storage, claim), wanted)
     return result
 
 
@@ -127,10 +129,12 @@ def _is_whole(manifest: Manifest, chunks: dict[str, int]) -> bool:
     return all(chunks.get(chunk_name(c.hash, c.codec)) == c.stored_bytes for c in manifest.chunks)
 
 
-def _delete(vault: Vault, claim: int | None, names: list[str]) -> None:
+def _delete(vault: Vault, claim: int | None, names: list[str], wanted: Callable[[], bool]) -> None:
     assert claim is not None
     for start in range(0, len(names), BATCH):
         vault.refuse_if_superseded(claim)
+        if not wanted():
+            raise SaveGivenUp("it is not on this replica any more to delete checkpoints")
         vault.storage.delete(names[start : start + BATCH])
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import NamedTuple
 
-from outlast.errors import ObjectDamaged, ObjectMissing, StorageUnavailable, VaultTaken
+from outlast.errors import CheckpointError, ObjectDamaged, ObjectMissing, StorageUnavailable, VaultTaken
 from outlast.protocol.trunk import Base, Checkpoint, walk_trunk
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.manifest import (
@@ -175,6 +175,9 @@ class Vault:
         # Another member of the run may have said the same with another view, time or list of writers.
         if there.run == manifest.run and same_state(there, manifest):
             return False
+        if there.run == manifest.run:
+            # Members went back behind this step when all who had done it were dead.
+            raise CheckpointError(f"{self._where(name)} is there already, from before this run went back")
         raise VaultTaken(
             f"{self._where(name)} is there already, with another state, made by the run {there.run!r}. Two "
             "jobs seem to write to this URL: end one of them, or give it a URL of its own."
