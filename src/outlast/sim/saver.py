@@ -62,7 +62,7 @@ class Saver:
     def look(self) -> None:
         """Copy what is due, if the training thread stands there."""
         save, trainer = self._due, self._engine.trainer
-        if save is None or trainer.applied < save.step and not self.stands_right(save):
+        if save is None or (trainer.applied < save.step and not self.stands_right(save)):
             return
         self._due = None
         if not self.stands_right(save):
