@@ -1,11 +1,12 @@
 """The two cores of a replica together: what waits for the end of a step, and what cannot."""
 
 from outlast.protocol.member import Adopt, Deliver, Frame, MemberCore, Tell
-from outlast.protocol.messages import Admitted, Report, ViewNews
+from outlast.protocol.messages import Admitted, Evicted, Report, ViewNews
 from outlast.protocol.participant import Action, Participant
+from outlast.protocol.saving import Copy, Ended
 from outlast.protocol.steps import Attempt, Conclude, Handed, Holding, Lost, Mode, Part, Say, Sum
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Member, View
+from outlast.protocol.views import Intent, Member, View
 
 
 def view_of(
@@ -149,3 +150,30 @@ def test_a_new_life_has_nothing_of_the_old_ones_view() -> None:
     assert one.steps.mode is Mode.IDLE
     assert one.frame(frame(1, 1, Part(1)), now=1.0) == []
     assert one.member.view == View(number=1)
+
+
+def saves_under_way(participant: Participant) -> list[tuple[int, bool]]:
+    actions = participant.save_decided(1, participant.member.view.number, 0.0)
+    return [(a.save.step, False) for a in actions if isinstance(a, Copy)]
+
+
+def test_a_save_ends_with_the_life_that_took_part_in_it() -> None:
+    for end in (
+        lambda one: one.received(Evicted(replica=0, incarnation=1, reason="gone"), 0.0),
+        lambda one: one.rejoin(0.0),
+    ):
+        participant = trains(view_of(1, 0, 1))
+        assert saves_under_way(participant) == [(1, False)]
+        ended = [a for a in end(participant) if isinstance(a, Ended)]
+        assert [(a.save.step, a.committed) for a in ended] == [(1, False)]
+        assert participant.saves.save is None
+
+
+def test_the_intent_of_a_save_that_was_given_up_is_not_told_any_more() -> None:
+    participant = trains(view_of(1, 0, 1))
+    saves_under_way(participant)
+    (report,) = reports(participant.intends(Intent(step=1, lineage=0, seal="s"), 0.0))
+    assert report.intent is not None
+    participant.save_failed(1, "the disk is full", 0.0)
+    (report,) = reports(participant.tell(0.0))
+    assert report.intent is None

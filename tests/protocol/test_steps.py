@@ -498,3 +498,66 @@ def test_one_who_left_the_loop_alone_hears_of_it() -> None:
     core.closing = True
     core.contribute()
     assert core.received(1, Part(5)) == [LeftAlone((1,))]
+
+
+def founding(number: int = 1) -> StepCore:
+    """The lowest of three blank members, which looks for what the lineage begins with."""
+    core = StepCore(0)
+    core.adopt(view_of(number, 0, 1, 2), in_band=False)
+    for other in (1, 2):
+        core.received(other, Holding(BLANK))
+    assert core.mode is Mode.FOUNDING
+    return core
+
+
+def test_a_founder_begins_after_the_step_of_its_checkpoint() -> None:
+    core = founding()
+    actions = core.founded(40)
+    assert (core.mode, core.newest, core.step) == (Mode.RUNNING, 40, 41)
+    assert [a for a in actions if isinstance(a, Pin)] == [
+        Pin(Member(replica, 1), 40, (0,)) for replica in (1, 2)
+    ]
+    assert core.founded(50) == [], "once"
+
+
+def test_a_founder_that_is_still_looking_when_the_view_changes_is_asked_again() -> None:
+    core = founding()
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    assert core.founded(40) == [], "nobody knows yet who the founder of this view is"
+    actions = core.received(1, Holding(BLANK))
+    assert actions == [Found()] and core.mode is Mode.FOUNDING
+    assert core.founded(40) != [] and core.newest == 40
+
+
+def test_who_is_not_the_founder_any_more_has_nothing_to_say() -> None:
+    core = founding()
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    core.received(1, Holding(7))
+    assert core.mode is Mode.LOADING
+    assert core.founded(40) == [] and core.newest == BLANK
+
+
+def test_a_state_that_comes_while_founding_is_not_taken() -> None:
+    core = founding()
+    assert core.loaded(3) == [] and core.newest == BLANK
+    core.founded(40)
+    assert core.newest == 40
+
+
+def test_a_state_that_was_given_in_this_view_counts_though_all_said_that_they_are_blank() -> None:
+    core = StepCore(1)
+    core.adopt(view_of(1, 0, 1, 2), in_band=False)
+    core.received(0, Holding(BLANK))
+    # The founder has heard from all, and was quicker than the word of replica 2.
+    core.loaded(40, 1)
+    core.received(2, Holding(BLANK))
+    assert (core.mode, core.newest) == (Mode.RUNNING, 40)
+
+
+def test_a_state_of_an_earlier_view_is_not_the_beginning_of_this_one() -> None:
+    core = StepCore(1)
+    core.adopt(view_of(1, 0, 1), in_band=False)
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    core.loaded(40, 1)
+    (lost,) = core.received(0, Holding(BLANK))
+    assert isinstance(lost, Lost)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.protocol.trunk import Base, Checkpoint, walk_trunk
+from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
 
 
 def trunk(bases: dict[int, Base], checkpoints: list[Checkpoint]) -> list[tuple[int, int]]:
@@ -78,3 +78,16 @@ def test_the_trunk_is_what_the_newest_holder_went_through(data: st.DataObject) -
                 history.paths[late].append(Checkpoint(late, last + 1))
     newest = max(history.bases)
     assert trunk(history.bases, history.checkpoints) == [tuple(c) for c in reversed(history.paths[newest])]
+
+
+def test_before_a_claim_counts_what_was_committed_until_then_and_nothing_of_it() -> None:
+    bases: dict[int, Base] = {1: None, 2: Checkpoint(1, 10), 3: None}
+    made = [Checkpoint(1, 10), Checkpoint(1, 20), Checkpoint(2, 30), Checkpoint(3, 5)]
+
+    def before(number: int) -> list[Checkpoint]:
+        return list(before_claim(number, bases, made, lambda claim: bases[claim]))
+
+    assert before(1) == []
+    assert before(2) == [(1, 20), (1, 10)], "the holder of claim 1 committed step 20 while claim 2 was made"
+    assert before(3) == [(2, 30), (1, 10)]
+    assert before(4) == [(3, 5)]
