@@ -469,9 +469,9 @@ class Engine:
         coordinator is asked, who knows."""
         status = self._ask()
         with self._changed:
-            member = Member(self._core.replica, self._core.incarnation)
+            replica, life = self._core.replica, self._core.incarnation
             founds = self._steps.mode is Mode.FOUNDING and self.view.lineage == lineage
-            agreed = status is None or (status.view.lineage == lineage and member in status.view.members)
+            agreed = status is None or (status.view.lineage == lineage and status.view.holds(replica, life))
             return founds and agreed
 
     def _ask(self) -> Status | None:
