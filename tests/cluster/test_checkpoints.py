@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import secrets
 import signal
 import time
@@ -47,6 +48,14 @@ def saving_run(replicas: int, url: str, *options: str, every: str = "5", **more:
     )
 
 
+def joins(run: TrainingRun) -> dict[int, list[int]]:
+    """Replica → after which steps its lives have joined."""
+    found: dict[int, list[int]] = {}
+    for replica, step in re.findall(r"\[(\d+)\] joined at (\d+)", run.said("stdout")):
+        found.setdefault(int(replica), []).append(int(step))
+    return found
+
+
 def kill_all(run: TrainingRun) -> None:
     for pid in run.replica_pids().values():
         os.kill(pid, signal.SIGKILL)
@@ -61,8 +70,7 @@ def test_when_all_replicas_die_the_job_goes_on_from_its_newest_checkpoint(tmp_pa
         for replica in range(3):
             run.wait_for_life(replica, 2)
         run.finish()
-        joined = [int(line.split()[-1]) for line in run.said("stdout").splitlines() if "joined at" in line]
-        assert joined[:3] == [0, 0, 0] and max(joined[3:]) >= 10, joined
+        assert all(first == 0 and second >= 10 for first, second in joins(run).values()), joins(run)
     assert committed(url)[0] == 200
 
 
@@ -136,4 +144,18 @@ def test_the_coordinator_is_killed_before_it_hears_of_the_intent(tmp_path: Path)
     with saving_run(2, url, "--strike-coordinator", "intending@10", steps=100) as run:
         run.wait_for_step(30)
         run.finish()
+    assert committed(url)[0] == 100
+
+
+def test_a_shadow_saves_so_that_members_need_not(tmp_path: Path) -> None:
+    url = str(tmp_path / "vault")
+    with saving_run(2, url, steps=100, options=("--shadow",)) as run:
+        run.wait_until("a checkpoint", lambda: len(committed(url)) > 1)
+        vault = Vault(open_storage(url))
+        assert {tuple(vault.read_manifest(name).writers) for name in vault.trunk()} == {("2",)}
+        kill_all(run)
+        run.wait_for_life(0, 2)
+        run.wait_for_life(1, 2)
+        run.finish()
+        assert joins(run)[0] == [0, joins(run)[0][1]] and joins(run)[0][1] >= 5
     assert committed(url)[0] == 100

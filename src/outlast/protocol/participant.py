@@ -106,7 +106,11 @@ class Participant:
         return self._run(self.member.switched(view, now), now)
 
     def fed_from(self, view: int, first: int, top: int, now: float) -> list[Action]:
-        return self._run(self.steps.fed_from(view, first, top), now)
+        follows: list[Action] = []
+        if self.steps.mode is Mode.LEARNING and view in self.member.planned:
+            # Members came into it out of step, so nobody will say that they have switched.
+            follows = self._run(self.member.follow(view, now), now)
+        return follows + self._run(self.steps.fed_from(view, first, top), now)
 
     def learner_loaded(self, learner: Member, now: float) -> list[Action]:
         self.steps.has_loaded(learner)
@@ -133,6 +137,9 @@ class Participant:
 
     def save_decided(self, step: int, completed_in: int, now: float) -> list[Action]:
         return self._run(self.saves.decided(step, completed_in), now)
+
+    def save_alone(self, step: int, now: float) -> list[Action]:
+        return self._run(self.saves.alone(step), now)
 
     def stripe_written(self, step: int, payload: bytes, now: float) -> list[Action]:
         return self._run(self.saves.written(step, payload), now)

@@ -21,6 +21,9 @@ Nobody waits for ever: words may be lost with a view, so writers repeat theirs i
 committer that is done with the save says again how it ended. Words that come before their step is complete
 here are kept until it is.
 
+Where a *shadow* follows the training (a learner that is never promoted), it saves instead, all by itself: it
+has only what is stable, and is the one writer and the committer of its saves. Members are told of them.
+
 The core decides; copies, chunks and manifests are whoever drives it (`train/saving.py`, the simulator).
 """
 
@@ -121,7 +124,14 @@ class Ended:
     """Given up because views changed, and not because something could not be done."""
 
 
-SaveAction = SaySave | Copy | Intend | Commit | Ended
+@dataclass(frozen=True)
+class SavedByOther:
+    """A shadow has committed the checkpoint of this step."""
+
+    step: int
+
+
+SaveAction = SaySave | Copy | Intend | Commit | Ended | SavedByOther
 
 
 class SaveCore:
@@ -153,6 +163,8 @@ class SaveCore:
         if save is None:
             return []
         present = {member.replica for member in view.members}
+        if save.writers == (self.replica,):
+            present |= {learner.replica for learner in view.learners}
         missing = [w for w in save.writers if w not in present and w not in self._stripes]
         if view.lineage != save.lineage or self.replica not in present:
             return self._end("this replica has no part in the job any more")
@@ -184,6 +196,15 @@ class SaveCore:
         for sender, body in early.items():
             actions += self.received(sender, body)
         return actions
+
+    def alone(self, step: int) -> list[SaveAction]:
+        """A shadow, which has been told of stable steps only, saves the state after this one by itself."""
+        actions = self.abandon("a newer one began")
+        self._decided, self._stable = step, max(self._stable, step)
+        self.save = Save(step, self._view.lineage, self._view.number, (self.replica,))
+        self._mine, self._stripes = None, {}
+        self._intended = self._committing = False
+        return [*actions, Copy(self.save)]
 
     def abandon(self, reason: str) -> list[SaveAction]:
         """This replica has no part in the save any more, and the others know that or will."""
@@ -228,6 +249,9 @@ class SaveCore:
         if isinstance(body, Stripe | Unable) and body.step > self._decided:
             self._early[sender] = body
             return []
+        if isinstance(body, Saved) and (save is None or sender not in save.writers):
+            self._saved = max(self._saved, body.step)
+            return [SavedByOther(body.step)]
         if save is None or body.step != save.step:
             return self._again(sender, body)
         match body:

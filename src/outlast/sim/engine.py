@@ -161,6 +161,8 @@ class Engine:
                     # Who is out of the view by now needs no word.
                     if self.view.member(replica) is not None:
                         self._send(self.view.member(replica), action.body)
+            case saving.SavedByOther():
+                pass
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended():
                 self.saver.do(action)
             case steps.Attempt():

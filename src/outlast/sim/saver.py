@@ -38,11 +38,18 @@ class Saver:
         self._intents: dict[int, ManifestObject] = {}
 
     def completed(self, step: int, record: int) -> None:
-        """The record of this step is held: does it say that the state is saved?"""
-        if self._vault.says_save(record):
+        """The record of this step is held: does it say that the state is saved? Not where a shadow does."""
+        if self._vault.says_save(record) and not self._sim.spec.shadows:
             engine = self._engine
             made_in = self._vault.completed_in[record]
             engine.perform(engine.participant.save_decided(step, made_in, self._sim.world.now))
+
+    def applied(self, step: int, record: int) -> None:
+        """A shadow saves by itself what it has applied."""
+        engine = self._engine
+        follows = self._sim.spec.is_shadow(engine.node.replica) and self.claim > 0
+        if follows and self._vault.says_save(record) and self.saves_since == math.inf:
+            engine.perform(engine.participant.save_alone(step, self._sim.world.now))
 
     def do(self, action: saving.SaveAction) -> None:
         match action:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Simulation:
             replicas=replicas,
             shards=chance.randint(1, 8),
             min_replicas=chance.randint(1, replicas) if chance.random() < 0.3 else 1,
+            # Drawn apart, so that runs without a shadow are what they were before there were any.
+            shadows=int(random.Random(f"shadow-{seed}").random() < 0.2),
         )
         self.calm = chance.random() < 0.15
         """Nothing fails in this run; replicas come and go, and nobody may be interrupted by that."""
@@ -87,7 +90,8 @@ class Simulation:
         self.coordinators = [CoordinatorNode(self, f"coordinator-{i}") for i in range(chance.randint(1, 3))]
         machines = chance.randint(1, min(3, replicas))
         self.agents = [
-            AgentNode(self, f"agent-{i}", tuple(range(i, replicas, machines))) for i in range(machines)
+            AgentNode(self, f"agent-{i}", tuple(range(i, self.spec.processes, machines)))
+            for i in range(machines)
         ]
         # Some runs go on for ever; others come to their end, in the middle of the trouble or after it.
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
@@ -191,7 +195,10 @@ class Simulation:
             return False
         view = document.view
         return all(
-            node.up and node.core.view == view and node.core.is_member and not node.hanging
+            node.up
+            and node.core.view == view
+            and (node.core.is_member or self.spec.is_shadow(node.replica))
+            and not node.hanging
             for node in self.replicas()
         )
 

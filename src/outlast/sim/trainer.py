@@ -99,6 +99,7 @@ class Trainer:
     def _apply(self) -> None:
         record = self._engine.records[self.applied + 1]
         self._set_state(self.applied + 1, hash((self.digest, record)))
+        self._engine.saver.applied(self.applied, record)
 
     def _copied(self, pin: Pin, view: int) -> None:
         self._pins.remove((pin, view))
@@ -123,6 +124,7 @@ class Trainer:
             and self.applied == core.newest
             and member.admitted
             and not member.ready
+            and not self._sim.spec.is_shadow(engine.node.replica)
         ):
             engine.perform(engine.participant.set_ready(self._sim.world.now))
 

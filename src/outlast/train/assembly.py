@@ -266,6 +266,7 @@ def assemble(
             changed=changed,
             stopped=stopped,
             # The other half is for leaving itself.
+            is_shadow=run.read().spec.is_shadow if run is not None else lambda _: False,
             leave_within_s=given.grace_s / 2 if given is not None else 0.0,
         )
     engine = Engine(
@@ -279,6 +280,7 @@ def assemble(
         mesh=mesh,
         progress=None if link is None else link.progress,
         saving=saving,
+        shadow=run is not None and run.read().spec.is_shadow(core.replica),
     )
     if given is not None:
         sink.behind = engine.reception()

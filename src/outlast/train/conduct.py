@@ -180,7 +180,7 @@ class Conduct:
                 self._complete(action.step)
             case saving.SaySave():
                 self._say_save(action.to, action.body)
-            case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended():
+            case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended() | saving.SavedByOther():
                 if self._saving is not None:
                     self._saving.do(action)
             case Adopt():

@@ -79,6 +79,7 @@ class Engine:
         mesh: Mesh | None = None,
         progress: Progress | None = None,
         saving: Saving | None = None,
+        shadow: bool = False,
     ) -> None:
         post = Post(mesh)
         self._supply = Supply(exchange.vectors)
@@ -97,6 +98,8 @@ class Engine:
             saver=saving,
         )
         self._saving = saving
+        self._shadow = shadow
+        """Whether this process only ever follows."""
         self.progress = progress
         self._core = core
         self._changed = changed
@@ -367,7 +370,7 @@ class Engine:
             return
         # Others will wait for it from the first step after its promotion on, so it shows first that it keeps
         # up: by a record that it has applied, unless there are none because the members pause.
-        if not self._ready and (self.applied > self._loaded or self.view.paused):
+        if not self._ready and not self._shadow and (self.applied > self._loaded or self.view.paused):
             self._ready = True
             self._link.ready()
         if self.conduct.broken and time.monotonic() - self.conduct.adopted_at > self._timing.silent_at_most_s:

@@ -59,6 +59,10 @@ OTHERS_SLOWER = 3.0
 """At the end of a run, one whose share is durable waits so long for the others', or so many times as long as
 its own took."""
 
+SHADOW_WITHIN_S = 60.0
+SHADOW_INTERVALS = 4.0
+"""Members save by themselves if their shadow has not for so long, or for so many times the usual interval."""
+
 NO_STEP = -1
 
 
@@ -120,6 +124,7 @@ class Saving:
         changed: threading.Condition,
         stopped: threading.Event,
         leave_within_s: float,
+        is_shadow: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Once `stopped` is set, the storages behind `tiers` try nothing again; that is done in `close`."""
         self._replica = replica
@@ -139,6 +144,7 @@ class Saving:
         self.heard_at = -math.inf
         """When the coordinator last said something."""
         self._leave_within_s = leave_within_s
+        self._is_shadow = is_shadow
         self._cadence = Cadence(settings.every, time.monotonic())
         self._room: Room | None = Room()
         """Where the next copy is made, unless somebody may still read or write there."""
@@ -203,6 +209,10 @@ class Saving:
                 self._enqueue(lambda: self._try(job, lambda: self._commit(job)))
             case core.Ended():
                 self._ended(action)
+            case core.SavedByOther():
+                self.saved_step, self._saved_at, self.trouble = action.step, time.monotonic(), ""
+                self._known = None
+                self._participant.member.saving = self.said()
             case _:
                 pass
 
@@ -220,7 +230,14 @@ class Saving:
         if self._job is not None or self._unfinished:
             return 2
         hurries = self._hurry_since is not None and self.saved_step < self._hurry_since
-        return 1 if hurries or self._cadence.wants(step, time.monotonic()) else 0
+        now = time.monotonic()
+        return 1 if hurries or (self._cadence.wants(step, now) and not self._shadowed(now)) else 0
+
+    def _shadowed(self, now: float) -> bool:
+        """Whether a shadow saves in the members' place. One that has not for long is not relied on."""
+        patience_s = max(SHADOW_WITHIN_S, SHADOW_INTERVALS * self._cadence.interval_s(now))
+        present = any(self._is_shadow(learner.replica) for learner in self._view.learners)
+        return present and now - self._saved_at < patience_s
 
     def hurry(self, applied: int) -> bool:
         """This replica is to leave: have the state saved first. Whether that is settled, one way or another:
@@ -258,6 +275,10 @@ class Saving:
     def due(self, applied: int, now: float) -> core.Save | None:
         """A share to copy now, while the model holds the state after that step."""
         self._lose_patience(now)
+        follows = self._is_shadow(self._replica) and self._held.known and not self._taken
+        idle = self._job is None and not self._unfinished
+        if follows and idle and applied > self.saved_step and self._cadence.wants(applied, now):
+            self._act(self._participant.save_alone(applied, now))
         if self._due is None or self._due.step > applied:
             return None
         save, self._due = self._due, None
@@ -376,6 +397,7 @@ class Saving:
         """Under the lock: this replica holds the state after that step now, and the claim with it."""
         # Whoever has taken over from the claim before, this is another one.
         self._taken, self._failed_step = "", NO_STEP
+        self._saved_at = time.monotonic()
         self._cadence.decided(step)
         self._beat()
 
@@ -573,6 +595,8 @@ class Saving:
         stopped for a while may have been evicted, and others may save what it is about to delete; so it has
         to have heard from the coordinator lately."""
         fresh = self._alone or time.monotonic() - self.heard_at < self._evicted_within_s
+        if self._is_shadow(self._replica):
+            return fresh and self._view.learner(self._replica) is not None
         return fresh and self._view.chief == self._replica and self._participant.member.is_member
 
     def _beat(self) -> None:
