@@ -9,7 +9,7 @@ whole. A claim is made in all of them, so that a writer that was cut off is refu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from outlast.errors import NoCheckpoint, ObjectDamaged, ObjectMissing, SaveGivenUp, VaultTaken
 from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
@@ -35,9 +35,10 @@ class Tiers:
     def url(self) -> str:
         return " and ".join(vault.storage.url for vault in self.vaults)
 
-    def trunk(self, before: int | None = None) -> Iterator[Checkpoint]:
-        """What a start may go on from, newest first; or could when it made the claim `before`."""
-        claims = {number for vault in self.vaults for number in vault.claims()}
+    def trunk(self, before: int | None = None, without: Collection[int] = ()) -> Iterator[Checkpoint]:
+        """What a start may go on from, newest first; or could when it made the claim `before`. Claims that
+        led to nothing, `without`, are taken as not made."""
+        claims = {number for vault in self.vaults for number in vault.claims()} - set(without)
         names = {name for vault in self.vaults for name in vault.manifests()}
         checkpoints = {found for name in names if (found := checkpoint_of(name))}
         if before is None:
