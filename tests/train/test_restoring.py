@@ -170,6 +170,13 @@ def test_a_place_that_is_new_or_behind_takes_part(tmp_path: Path) -> None:
     assert begin(tiers).claim.number == 3
 
 
+def test_a_run_that_lives_in_another_place_is_not_superseded(tmp_path: Path) -> None:
+    only_far = tiers_in(tmp_path / "far")
+    only_far.claim(run="another", lineage=1, base=None, process=Process.own())
+    with pytest.raises(VaultTaken, match="another"):
+        begin(tiers_in(tmp_path / "near", tmp_path / "far"))
+
+
 def test_copying_to_another_place_stops_when_it_is_not_wanted(tmp_path: Path) -> None:
     tiers = tiers_in(tmp_path / "near", tmp_path / "far")
     manifest = commit(tiers.first, claim_for(tiers), 5)

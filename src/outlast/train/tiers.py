@@ -59,7 +59,12 @@ class Tiers:
     def claim(self, *, run: str, lineage: int, base: Checkpoint | None, process: Process) -> Claim:
         """The right to go on from `base`, in all places. The first decides; the others follow."""
         name = manifest_name(*base) if base is not None else None
-        above = max(vault.newest_claim() for vault in self.vaults)
+        newest = [vault.newest_claim() for vault in self.vaults]
+        above = max(newest)
+        for vault, number in zip(self.vaults, newest, strict=True):
+            if number > newest[0]:
+                # Somebody has used it without the first one.
+                vault.refuse_if_held(number, run)
         claim = self.first.make_claim(run=run, lineage=lineage, base=name, above=above, process=process)
         for vault in self.vaults[1:]:
             if not vault.storage.create(claim_name(claim.number), encode_claim(claim)):
