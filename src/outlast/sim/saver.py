@@ -33,6 +33,8 @@ class Saver:
         self.saves_since = math.inf
         """Since when the save that is under way is."""
         self._due: saving.Save | None = None
+        self._early: set[int] = set()
+        """Own claims that do not go on from the newest checkpoint."""
         self._looks = False
         """Whether it is looking for what the lineage begins with, be it for a view that is over."""
         self._intents: dict[int, ManifestObject] = {}
@@ -140,7 +142,7 @@ class Saver:
 
     def _listed(self) -> None:
         number = max(self._vault.claims, default=0) + 1
-        base = next(iter(self._vault.trunk()), None)
+        base = next(iter(self._vault.trunk(self._early)), None)
         self._vault.put_claim(self._engine.node, number, base, lambda done: self._claimed(number, base, done))
 
     def _claimed(self, number: int, base: Checkpoint | None, done: bool) -> None:
@@ -154,7 +156,9 @@ class Saver:
     def look_again(self, number: int, base: Checkpoint | None) -> None:
         if self._engine.over:
             return
-        if max(self._vault.claims) > number or self._vault.newest_before(number) != base:
+        if self._vault.newest_before(number, self._early) != base:
+            self._early.add(number)
+            self._vault.early.add(number)
             self._listed()
         else:
             self.begin(number, base)

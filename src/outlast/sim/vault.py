@@ -64,6 +64,8 @@ class SimVault:
         self.resumes = 0
         """Beginnings of a lineage from a checkpoint."""
         self._says: dict[int, bool] = {}
+        self.early: set[int] = set()
+        """Claims that their makers found to be too early: they count for nobody."""
         self._before: dict[int, tuple[Checkpoint, ...]] = {}
         """Claim → what was committed when it was made."""
 
@@ -78,11 +80,12 @@ class SimVault:
     def base_of(self, number: int) -> Base:
         return self.claims[number]
 
-    def trunk(self) -> list[Checkpoint]:
-        return list(walk_trunk(self.claims, self.manifests, self.base_of))
+    def trunk(self, without: set[int]) -> list[Checkpoint]:
+        return list(walk_trunk(self.claims.keys() - without, self.manifests, self.base_of))
 
-    def newest_before(self, number: int) -> Checkpoint | None:
-        return next(before_claim(number, self.claims, self.manifests, self.base_of), None)
+    def newest_before(self, number: int, without: set[int]) -> Checkpoint | None:
+        claims = self.claims.keys() - without
+        return next(before_claim(number, claims, self.manifests, self.base_of), None)
 
     # Requests. Each arrives after a while, whatever has become of its sender; the answer comes later.
 
@@ -159,7 +162,7 @@ class SimVault:
         newest = max(self.claims)
         self.resumes += base is not None
         committed = [c for c in self._before[claim] if c in self.manifests]
-        trunk = before_claim(claim, self.claims, committed, self.base_of)
+        trunk = before_claim(claim, self.claims.keys() - self.early, committed, self.base_of)
         best = next(trunk, None)
         require(best == base, f"{who} goes on from {base}, but {best} was committed before claim {claim}")
         require(

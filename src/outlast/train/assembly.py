@@ -214,6 +214,8 @@ def assemble(
     tiers: Tiers | None = None
     stopped = threading.Event()
     if saves is not None:
+        if not saves.urls:
+            raise ConfigError("checkpoints = []: name at least one place, or leave it out to save nothing.")
         saves.settings.keep.validate()
         tiers = Tiers([open_storage(url, stopped=stopped) for url in saves.urls])
         # A run that goes on cuts its steps as it did before, whatever the number of replicas is now.

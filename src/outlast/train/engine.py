@@ -250,7 +250,8 @@ class Engine:
     def close(self) -> None:
         self.conduct.closed = True
         if self._saving is not None:
-            self._saving.close(clean=self.conduct.all_done)
+            # When one that is alone ends, the job does: the next may begin at once, in this process perhaps.
+            self._saving.close(clean=self.conduct.all_done or self._link is None)
         if self._mesh is not None:
             self._mesh.close()
         if self._link is not None:

@@ -55,9 +55,11 @@ def find_beginning(
 
     SaveGivenUp if `may_claim`, which is asked just before, says that somebody else is to do so."""
     found: tuple[Checkpoint, Manifest, Assembly] | None = None
+    # Our own claims that came too early: what they go on from is not the newest, so they do not count.
+    early: set[int] = set()
     for _ in range(LOOKS_MOST):
         rejected: dict[Checkpoint, str] = {}
-        for checkpoint in tiers.trunk():
+        for checkpoint in tiers.trunk(without=early):
             if found is not None and found[0] == checkpoint:
                 break
             loaded = _load(tiers, checkpoint, run, intents, rejected, gathering)
@@ -71,9 +73,10 @@ def find_beginning(
         if not may_claim():
             raise SaveGivenUp("somebody else is to say what this lineage begins with")
         claim = tiers.claim(run=run, lineage=lineage, base=base, process=process)
-        now = next((c for c in tiers.trunk(before=claim.number) if c not in rejected), None)
+        now = next((c for c in tiers.trunk(before=claim.number, without=early) if c not in rejected), None)
         if now == base:
             return Beginning(claim, *found[1:]) if found is not None else Beginning(claim)
+        early.add(claim.number)
         log.warning("a newer checkpoint was committed while this run looked for one; looking again")
     raise nothing_good(tiers, ["others keep writing to it"])
 

@@ -11,6 +11,7 @@ for the coordinator's leave to commit, nor at the end of a run for the others, n
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -25,7 +26,7 @@ import msgspec
 from torch import Tensor
 
 from outlast import crashpoints as crash
-from outlast.errors import CheckpointError, OutlastError, ProtocolError, SaveGivenUp, VaultTaken
+from outlast.errors import CheckpointError, OutlastError, ProtocolError, SaveGivenUp, StorageError, VaultTaken
 from outlast.protocol import saving as core
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.views import Intent, View
@@ -34,7 +35,7 @@ from outlast.state.training import TrainingState
 from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter
 from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Claim, Manifest, sealed
-from outlast.state.vault.occupancy import Beating, Process
+from outlast.state.vault.occupancy import Beating, Process, note_end
 from outlast.state.vault.pruning import prune
 from outlast.state.vault.retention import Keep
 from outlast.state.vault.vault import Vault, now_as_text, program_versions
@@ -167,6 +168,7 @@ class Saving:
         """The step whose save was given up last because something could not be done."""
         self._beating: Beating | None = None
         self._beats_for: Claim | None = None
+        self._claimed: Claim | None = None
         self._closed = False
         self._taken = ""
         self.saved_step = -1
@@ -379,6 +381,7 @@ class Saving:
             gathering=gathering,
             may_claim=may_claim,
         )
+        self._claimed = found.claim
         if found.manifest is not None:
             foreign = found.manifest.run != self._run
             said = f", made by the run {found.manifest.run}, and trusted by its seal alone" if foreign else ""
@@ -419,6 +422,10 @@ class Saving:
                 job.share.give_up("this replica has ended")
         if beating is not None:
             beating.end(clean=clean)
+        elif self._alone and self._claimed is not None:
+            # Nobody has begun under it, and this process may live on.
+            with contextlib.suppress(StorageError):
+                note_end(self._tiers.first.storage, self._claimed)
         self._stopped.set()
         if self._thread is not None:
             self._work.put(None)

@@ -9,7 +9,7 @@ whole. A claim is made in all of them, so that a writer that was cut off is refu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from outlast.errors import NoCheckpoint, ObjectDamaged, ObjectMissing, SaveGivenUp, VaultTaken
 from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
@@ -35,9 +35,10 @@ class Tiers:
     def url(self) -> str:
         return " and ".join(vault.storage.url for vault in self.vaults)
 
-    def trunk(self, before: int | None = None) -> Iterator[Checkpoint]:
-        """What a start may go on from, newest first; or could when it made the claim `before`."""
-        claims = {number for vault in self.vaults for number in vault.claims()}
+    def trunk(self, before: int | None = None, without: Collection[int] = ()) -> Iterator[Checkpoint]:
+        """What a start may go on from, newest first; or could when it made the claim `before`. Claims that
+        led to nothing, `without`, are taken as not made."""
+        claims = {number for vault in self.vaults for number in vault.claims()} - set(without)
         names = {name for vault in self.vaults for name in vault.manifests()}
         checkpoints = {found for name in names if (found := checkpoint_of(name))}
         if before is None:
@@ -58,7 +59,12 @@ class Tiers:
     def claim(self, *, run: str, lineage: int, base: Checkpoint | None, process: Process) -> Claim:
         """The right to go on from `base`, in all places. The first decides; the others follow."""
         name = manifest_name(*base) if base is not None else None
-        above = max(vault.newest_claim() for vault in self.vaults)
+        newest = [vault.newest_claim() for vault in self.vaults]
+        above = max(newest)
+        for vault, number in zip(self.vaults, newest, strict=True):
+            if number > newest[0]:
+                # Somebody has used it without the first one.
+                vault.refuse_if_held(number, run)
         claim = self.first.make_claim(run=run, lineage=lineage, base=name, above=above, process=process)
         for vault in self.vaults[1:]:
             if not vault.storage.create(claim_name(claim.number), encode_claim(claim)):

@@ -116,15 +116,10 @@ class Vault:
         """
         who = process or Process.own()
         for _ in range(CLAIM_ATTEMPTS):
-            newest = max(self.newest_claim(), above)
-            holder = self.holder(newest, watch) if newest and not self._is_of(run, newest) else None
-            if holder is not None:
-                raise VaultTaken(
-                    f"Another job writes checkpoints to {self.storage.url}: {holder}. End that job first, or "
-                    "give this one a URL of its own."
-                )
+            newest = self.newest_claim()
+            self.refuse_if_held(newest, run, watch)
             claim = Claim(
-                number=newest + 1,
+                number=max(newest, above) + 1,
                 run=run,
                 lineage=lineage,
                 base=base,
@@ -143,6 +138,15 @@ class Vault:
     def holder(self, number: int, watch: Watch | None = None) -> Holder | None:
         """Who holds this claim and lives, if anybody."""
         return find_holder(self.storage, number, self._claim_or_none(number), watch or Watch())
+
+    def refuse_if_held(self, number: int, run: str, watch: Watch | None = None) -> None:
+        """VaultTaken if this claim, the newest, is that of another run, which lives."""
+        holder = self.holder(number, watch) if number and not self._is_of(run, number) else None
+        if holder is not None:
+            raise VaultTaken(
+                f"Another job writes checkpoints to {self.storage.url}: {holder}. End that job first, or "
+                "give this one a URL of its own."
+            )
 
     def refuse_if_superseded(self, claim: int) -> None:
         """VaultTaken if there is a newer claim than this."""
