@@ -64,6 +64,11 @@ class History:
             return set()
         return {(m.replica, m.incarnation) for m in (*document.view.members, *document.view.learners)}
 
+    def _compared(self, present: set[Life]) -> set[Life]:
+        """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to notice
+        that its state is void. What it does itself is held against the others."""
+        return {life for life in present & self._pasts.keys() if not self._sim.spec.is_shadow(life[0])}
+
     def attempts(self, engine: Engine, step: int) -> None:
         past = self._past(_life(engine))
         require(
@@ -79,7 +84,7 @@ class History:
         require(step == past.newest + 1, f"{who} completes step {step} after step {past.newest}")
         present = self._present()
         if life in present:
-            for other in present & self._pasts.keys():
+            for other in self._compared(present):
                 if self._pasts[other].records.get(step, record) != record:
                     raise Violation(
                         f"{who} holds another record of step {step} than replica {other[0]}, life {other[1]}"
