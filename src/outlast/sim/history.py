@@ -65,7 +65,7 @@ class History:
         return {(m.replica, m.incarnation) for m in (*document.view.members, *document.view.learners)}
 
     def _compared(self, present: set[Life]) -> set[Life]:
-        """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to notice
+        """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to find
         that its state is void. What it does itself is held against the others."""
         return {life for life in present & self._pasts.keys() if not self._sim.spec.is_shadow(life[0])}
 
