@@ -18,21 +18,24 @@ class Result:
     figures: dict[str, float]
     bounds: dict[str, float] = field(default_factory=dict)
     """Figure → the largest value that keeps the promise."""
+    floors: dict[str, float] = field(default_factory=dict)
+    """Figure → the smallest value that keeps the promise."""
     intervals: dict[str, list[float]] = field(default_factory=dict)
     """How sure figures are: the low and the high end."""
     details: dict[str, Any] = field(default_factory=dict)
 
     def within(self, figure: str) -> bool:
-        return self.figures[figure] <= self.bounds[figure]
+        value = self.figures[figure]
+        return value <= self.bounds.get(figure, value) and value >= self.floors.get(figure, value)
 
     @property
     def ok(self) -> bool:
-        return all(self.within(figure) for figure in self.bounds)
+        return all(self.within(figure) for figure in (*self.bounds, *self.floors))
 
     def as_dict(self) -> dict[str, Any]:
         bounds = {
             figure: {"bound": bound, "measured": self.figures[figure], "ok": self.within(figure)}
-            for figure, bound in self.bounds.items()
+            for figure, bound in {**self.bounds, **self.floors}.items()
         }
         whole = {**self.figures, **self.intervals, "ok": self.ok, "bounds": bounds, "details": self.details}
         rounded: dict[str, Any] = _rounded(whole)
@@ -48,11 +51,16 @@ class Result:
         table.add_column("bound", justify="right")
         table.add_column("")
         for figure, value in self.figures.items():
-            bound = self.bounds.get(figure)
-            verdict = "" if bound is None else "[green]ok" if self.within(figure) else "[red]missed"
-            table.add_row(figure, _shown(value), "" if bound is None else _shown(bound), verdict)
+            bound = self._bound_shown(figure)
+            verdict = "" if not bound else "[green]ok" if self.within(figure) else "[red]missed"
+            table.add_row(figure, _shown(value), bound, verdict)
         console.print(table)
         console.print()
+
+    def _bound_shown(self, figure: str) -> str:
+        if figure in self.floors:
+            return f"≥ {_shown(self.floors[figure])}"
+        return _shown(self.bounds[figure]) if figure in self.bounds else ""
 
 
 def _shown(value: float) -> str:

@@ -41,13 +41,14 @@ from outlast.state.vault.vault import now_as_text
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
 from outlast.train.copying import Room, ShareCopy
+from outlast.train.pace import Pace
 from outlast.train.restoring import Beginning, find_beginning
 from outlast.train.tiers import Tiers
 
 log = logging.getLogger(__name__)
 
-WRITING_THREADS = 2
-NICENESS = 10
+WRITING_THREADS = int(os.environ.get("WT","2"))
+NICENESS = int(os.environ.get("NN","10"))
 FINAL_TRIES = 3
 
 
@@ -83,6 +84,8 @@ class _Job:
         self.image: Image | None = None
         self.rows: list[Chunk] = []
         self.manifest: Manifest | None = None
+        self.decided_at = time.monotonic()
+        self.new_bytes = 0
         self.held_s = 0.0
         self.worked_s = 0.0
 
@@ -119,6 +122,7 @@ class Saving:
         self._act: Callable[[Iterable[Action]], None]
         self._alone = True
         self._cadence = Cadence(settings.every, time.monotonic())
+        self._pace = Pace()
         self._room = Room()
         self._due: core.Save | None = None
         self._job: _Job | None = None
@@ -152,6 +156,7 @@ class Saving:
                 self._due = action.save
                 self._job = _Job(action.save)
                 self._cadence.decided(action.save.step)
+                self._pace.save_decided()
             case core.Intend() if self._job is not None:
                 job = self._job
                 self._enqueue(lambda: self._try(job, lambda: self._make_manifest(job, action.stripes)))
@@ -172,12 +177,16 @@ class Saving:
 
     def wish(self, step: int) -> int:
         """What to say of saving in the part for this step: 1 for yes, 2 for not now, 0 for don't care."""
+        now = time.monotonic()
+        lost_s = self._pace.step(now)
+        if lost_s is not None:
+            self._cadence.slowed(lost_s)
         if self._taken or not self._held.known:
             return 0
         if self._job is not None or self._busy:
             return 2
         hurries = self._hurry_since is not None and self.saved_step < self._hurry_since
-        return 1 if hurries or self._cadence.wants(step, time.monotonic()) else 0
+        return 1 if hurries or self._cadence.wants(step, now) else 0
 
     def hurry(self, applied: int) -> bool:
         """This replica is to leave: have the state saved first. Whether that is settled."""
@@ -323,7 +332,7 @@ class Saving:
         codec = ZSTD_SHUFFLE if self._settings.compress else RAW
         writer = ChunkWriter(storage, known, codec=codec, threads=WRITING_THREADS, cancelled=job.cancelled)
         job.rows = writer.write(job.share.parts())
-        job.share.confirm()
+        job.new_bytes = writer.written_bytes
         crash.reach("written", job.save.step)
         note = StripeNote(job.image.digest, socket.gethostname(), writer.written_bytes, tuple(job.rows))
         with self._changed:
@@ -382,15 +391,27 @@ class Saving:
         job.cancelled.set()
         if ended.committed:
             self.saved_step, self._saved_at, self.trouble = job.save.step, time.monotonic(), ""
+            log.info(
+                "the checkpoint of step %d is committed, %.3f s after it was decided; training was held for "
+                "%.4f s; %.3f s of CPU time and %d bytes were written here",
+                job.save.step,
+                self._saved_at - job.decided_at,
+                job.held_s,
+                job.worked_s,
+                job.new_bytes,
+            )
             self._known = {row.hash: row for row in job.rows}
             if job.manifest is not None:
                 self._afterwards(job.manifest)
         else:
             if job.share is not None:
                 job.share.give_up(ended.reason)
+                # Somebody may still be writing from it, or hang while doing so.
+                self._room = Room()
             if ended.reason != self.trouble:
                 log.warning("the checkpoint of step %d was given up: %s", job.save.step, ended.reason)
             self.trouble = ended.reason
+        self._pace.save_ended()
         self._cadence.ended(
             time.monotonic(), committed=ended.committed, held_s=job.held_s, worked_s=job.worked_s
         )
