@@ -12,9 +12,10 @@ measured in turns, in the same process.
   details have the same of saves with training beside them.
 - `load_vs_raw`: a sequential read into fresh memory, over finding, reading and verifying the newest
   checkpoint, both with files that the system was asked to forget.
-- `s3_vs_raw`: obstore putting as many bytes into objects of the same size to a SeaweedFS on this machine, over
-  a save to it; nobody trains meanwhile either. Left out if there is no `weed`.
-- `delta_bytes_ratio`: what a save writes when one of ten layers has changed, with its moments, over all bytes.
+- `s3_vs_raw`: obstore putting as many bytes into objects of the same size to a SeaweedFS on this machine,
+  over a save to it; nobody trains meanwhile either. Left out if there is no `weed`.
+- `delta_bytes_ratio`: what a save writes when one of ten layers has changed, with its moments, over all
+  bytes.
 - `throughput_ratio`: steps per second with saves at the `auto` interval over those without. Of a smaller
   model, in blocks of one interval with one save each and as long ones without, in turns. So many failures are
   pretended that the interval is the shortest that `auto` ever chooses.

@@ -169,7 +169,7 @@ def throughput(plan: Plan, directory: Path) -> Found:
     A block with saves is one interval long, as `auto` has it, and begins with a save. So many failures are
     pretended that the interval is the shortest that `auto` ever chooses.
     """
-    with _trainee(plan, checkpoints=str(directory / "vault"), keep_last=1) as trainee:
+    with _trainee(plan, checkpoints=str(directory / "beside"), keep_last=1) as trainee:
         trainee.step_and_decide()
         trainee.until_saved()
         for _ in range(MANY_FAILURES):

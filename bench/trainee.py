@@ -6,6 +6,7 @@ instead of the clock, so that a benchmark knows which of its steps hold one.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -152,5 +153,5 @@ class Trainee:
 
 def width_for(state_bytes: int) -> int:
     """A round width with which the state has about this size."""
-    exact = (state_bytes / STATE_BYTES_PER_PARAMETER / LAYERS) ** 0.5
+    exact = math.sqrt(state_bytes / STATE_BYTES_PER_PARAMETER / LAYERS)
     return max(16, round(exact / 16) * 16)

@@ -14,9 +14,8 @@ from outlast.train.copying import Room, ShareCopy
 def share(room: Room, tensor: torch.Tensor) -> ShareCopy:
     image = describe(["x"], [tensor], b"", b"")
     half = image.total_bytes // 2
-    ranges = [range(0, half), range(half, image.total_bytes)]
+    ranges = [range(half), range(half, image.total_bytes)]
     return ShareCopy(image, [tensor], ranges, room, lasting=lambda _: True)
-
 
 
 def test_nothing_is_given_out_before_the_copy_is_settled() -> None:

@@ -3,9 +3,10 @@
 *As often as pays* (`auto`) is the rule of Young and Daly: with a save that costs C seconds of training and a
 failure of everything every M seconds on average, saving every sqrt(2 C M) seconds loses the least. C is what
 saves have cost so far: how much longer the steps were meanwhile (`pace.py`), and no less than the time that
-training was held and the CPU time that the saving thread itself took from it. M is estimated from the failures that this run has seen. A run loses nothing by the death of some of its replicas,
-only by that of all; but failures of many at once are announced by failures of one, and too many saves cost
-little. So every failure counts, and before the first one there is a guess.
+training was held and the CPU time that the saving thread itself took from it. M is estimated from the
+failures that this run has seen. A run loses nothing by the death of some of its replicas, only by that of
+all; but failures of many at once are announced by failures of one, and too many saves cost little. So every
+failure counts, and before the first one there is a guess.
 
 No more than one hundredth of the time is ever spent on saving, and never more than half an hour passes.
 """

@@ -11,7 +11,6 @@ thread ends one save, is said once, and the next save is tried a little later.
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import socket
 import threading
@@ -47,8 +46,7 @@ from outlast.train.tiers import Tiers
 
 log = logging.getLogger(__name__)
 
-WRITING_THREADS = int(os.environ.get("WT","2"))
-NICENESS = int(os.environ.get("NN","10"))
+WRITING_THREADS = 2
 FINAL_TRIES = 3
 
 
@@ -298,8 +296,9 @@ class Saving:
         self._work.put(work)
 
     def _run_thread(self) -> None:
-        # Writing must not take the CPU from training. Threads that this one starts are as humble.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # No less important than training: what it computes has to be computed once in any case, and a save
+        # that gets the rest of busy cores takes many times as long, and from training no less than a short
+        # one.
         while (work := self._work.get()) is not None:
             work()
 
