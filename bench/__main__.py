@@ -12,10 +12,11 @@ from types import FrameType, ModuleType
 
 from rich.console import Console
 
-from bench import detect, failover, footprint, load, overhead, recovery, rejoin, rules
+from bench import checkpoint, detect, failover, footprint, load, overhead, recovery, rejoin, rules
 from bench.result import Result
 
 BENCHMARKS: dict[str, ModuleType] = {
+    "checkpoint": checkpoint,
     "footprint": footprint,
     "detect": detect,
     "failover": failover,

@@ -8,6 +8,12 @@ def test_a_figure_at_its_bound_is_ok_and_one_above_is_not() -> None:
     assert result.within("a") and not result.within("b") and not result.ok
 
 
+def test_a_figure_at_its_floor_is_ok_and_one_below_is_not() -> None:
+    result = Result(name="x", figures={"a": 1.0, "b": 0.9}, floors={"a": 1.0, "b": 1.0})
+    assert result.within("a") and not result.within("b") and not result.ok
+    assert result.as_dict()["bounds"]["b"] == {"bound": 1.0, "measured": 0.9, "ok": False}
+
+
 def test_the_json_is_one_line_with_the_figures_at_the_top() -> None:
     result = Result(name="x", figures={"a": 0.123456}, bounds={"a": 1.0}, details={"n": 3})
     text = result.as_json()

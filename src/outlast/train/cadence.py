@@ -2,10 +2,11 @@
 
 *As often as pays* (`auto`) is the rule of Young and Daly: with a save that costs C seconds of training and a
 failure of everything every M seconds on average, saving every sqrt(2 C M) seconds loses the least. C is what
-saves have cost so far: the time that training was held, and the CPU time that writing took from it. M is
-estimated from the failures that this run has seen. A run loses nothing by the death of some of its replicas,
-only by that of all; but failures of many at once are announced by failures of one, and too many saves cost
-little. So every failure counts, and before the first one there is a guess.
+saves have cost so far: how much longer the steps were meanwhile (`pace.py`), and no less than the time that
+training was held and the CPU time that the saving thread itself took from it. M is estimated from the
+failures that this run has seen. A run loses nothing by the death of some of its replicas, only by that of
+all; but failures of many at once are announced by failures of one, and too many saves cost little. So every
+failure counts, and before the first one there is a guess.
 
 No more than one hundredth of the time is ever spent on saving, and never more than half an hour passes.
 """
@@ -40,6 +41,8 @@ class Cadence:
         self._began_at = self._saved_at = now
         self._failures = 0
         self._cost_s = 0.0
+        self._newest_cost_s = 0.0
+        self._counts_for = 1.0
         self._tries_failed = 0
         self._next_step = self.every_steps
         self._retry_at: float | None = None
@@ -58,7 +61,9 @@ class Cadence:
         """A save is over. Training was held for so long, and writing took so much CPU time."""
         cost_s = held_s + worked_s / (os.cpu_count() or 1)
         if committed:
-            self._cost_s = cost_s if not self._cost_s else FORGET * cost_s + (1 - FORGET) * self._cost_s
+            self._newest_cost_s = cost_s
+            self._counts_for = FORGET if self._cost_s else 1.0
+            self._cost_s += self._counts_for * (cost_s - self._cost_s)
             self._tries_failed = 0
             self._saved_at = now
         else:
@@ -68,6 +73,12 @@ class Cadence:
             )
             self._tries_failed = min(self._tries_failed + 1, 20)
             self._retry_at = now + pause_s
+
+    def slowed(self, lost_s: float) -> None:
+        """The steps during the newest save took so much longer than others: it cost no less than that."""
+        more_s = max(0.0, lost_s - self._newest_cost_s)
+        self._newest_cost_s += more_s
+        self._cost_s += self._counts_for * more_s
 
     def wants(self, step: int, now: float) -> bool:
         """Whether the state after this step should be saved."""

@@ -14,6 +14,7 @@ copy void.
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,13 +24,14 @@ from torch import Tensor
 from outlast.errors import CheckpointError
 from outlast.mesh.memory import bytes_of
 from outlast.state.contents import Image
-from outlast.state.image import copy_piece
+from outlast.state.image import copy_piece, fresh_memory
 
-PAGE_BYTES = 4096
+PAGE_BYTES = mmap.PAGESIZE
 
 
 class Room:
-    """Memory that copies are made into, used again by the next one if it is large enough."""
+    """Memory that copies are made into, used again by the next one if it is large enough. What is in it can
+    go to a disk without being copied again, since each part begins a page."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -42,7 +44,7 @@ class Room:
             total += -(-size // PAGE_BYTES) * PAGE_BYTES
         if self._memory.numel() < total:
             self._memory = torch.empty(0, dtype=torch.uint8)
-            self._memory = torch.empty(total, dtype=torch.uint8)
+            self._memory = torch.frombuffer(fresh_memory(total), dtype=torch.uint8)
         return [self._memory[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
@@ -114,14 +116,13 @@ class ShareCopy:
             self._changed.notify_all()
 
     def parts(self) -> Iterator[tuple[range, memoryview]]:
-        """Each range with its bytes, as soon as they are there. For whoever writes them."""
-        for index, piece in enumerate(self._ranges):
-            with self._changed:
-                self._changed.wait_for(lambda: self._copied[index] or bool(self._void))  # noqa: B023
-                self._refuse_void()
-            yield piece, bytes_of(self._parts[index])
+        """Each range with its bytes, once the whole is settled: before that, hashing and writing would only
+        compete with the copying, which the training thread may be waiting for. For whoever writes them."""
+        self._confirm()
+        for piece, part in zip(self._ranges, self._parts, strict=True):
+            yield piece, bytes_of(part)
 
-    def confirm(self) -> None:
+    def _confirm(self) -> None:
         """Wait until it is known that the copy is of one moment. CheckpointError if it is not."""
         with self._changed:
             self._changed.wait_for(lambda: self._settled or bool(self._void))

@@ -295,8 +295,10 @@ class Engine:
                 self._enter(Phase.COMPUTING)
                 return found
             if not waiting:
+                # Looking for work may have brought about some, such as the save of the last state.
                 self._enter(Phase.WAITING)
                 waiting = True
+                continue
             self._wait()
 
     def _wait(self) -> None:

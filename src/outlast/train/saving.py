@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import queue
 import socket
 import threading
@@ -43,13 +42,13 @@ from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
 from outlast.train.copying import Room, ShareCopy
 from outlast.train.gathering import Gathering, ReadRequest, read_for
+from outlast.train.pace import Pace
 from outlast.train.restoring import Beginning, find_beginning
 from outlast.train.tiers import Tiers
 
 log = logging.getLogger(__name__)
 
 WRITING_THREADS = 2
-NICENESS = 10
 FINAL_TRIES = 3
 INTENT_WITHIN_S = 60.0
 """A coordinator that is away comes back sooner. It does not answer at all where members went back behind a
@@ -99,6 +98,7 @@ class _Job:
         self.image: Image | None = None
         self.rows: list[Chunk] = []
         self.manifest: Manifest | None = None
+        self.new_bytes = 0
         self.held_s = 0.0
         self.worked_s = 0.0
         self.room = Room()
@@ -147,6 +147,7 @@ class Saving:
         self._leave_within_s = leave_within_s
         self._is_shadow = is_shadow
         self._cadence = Cadence(settings.every, time.monotonic())
+        self._pace = Pace()
         self._room: Room | None = Room()
         """Where the next copy is made, unless somebody may still read or write there."""
         self._due: core.Save | None = None
@@ -202,6 +203,7 @@ class Saving:
                 self._job = _Job(action.save)
                 self._cadence.decided(action.save.step)
                 self._participant.member.saving = self.said()
+                self._pace.save_decided()
             case core.Intend() if self._job is not None:
                 job = self._job
                 job.intended_at = time.monotonic()
@@ -227,12 +229,15 @@ class Saving:
 
     def wish(self, step: int) -> int:
         """What to say of saving in the part for this step: 1 for yes, 2 for not now, 0 for don't care."""
+        now = time.monotonic()
+        lost_s = self._pace.step(now)
+        if lost_s is not None:
+            self._cadence.slowed(lost_s)
         if self._taken or not self._held.known:
             return 0
         if self._job is not None or self._unfinished:
             return 2
         hurries = self._hurry_since is not None and self.saved_step < self._hurry_since
-        now = time.monotonic()
         return 1 if hurries or (self._cadence.wants(step, now) and not self._shadowed(now)) else 0
 
     def _shadowed(self, now: float) -> bool:
@@ -444,8 +449,9 @@ class Saving:
         self._work.put(work)
 
     def _run_thread(self) -> None:
-        # Writing must not take the CPU from training. Threads that this one starts are as humble.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # No less important than training: what it computes has to be computed once in any case, and a save
+        # that gets the rest of busy cores takes many times as long, and from training no less than a short
+        # one.
         while (work := self._work.get()) is not None:
             try:
                 work()
@@ -487,7 +493,7 @@ class Saving:
         codec = ZSTD_SHUFFLE if self._settings.compress else RAW
         writer = ChunkWriter(storage, known, codec=codec, threads=WRITING_THREADS, cancelled=job.cancelled)
         job.rows = writer.write(job.share.parts())
-        job.share.confirm()
+        job.new_bytes = writer.written_bytes
         crash.reach("written", job.save.step)
         note = StripeNote(job.image.digest, socket.gethostname(), writer.written_bytes, tuple(job.rows))
         with self._changed:
@@ -550,6 +556,15 @@ class Saving:
         job.cancelled.set()
         if ended.committed:
             self.saved_step, self._saved_at, self.trouble = job.save.step, time.monotonic(), ""
+            log.info(
+                "the checkpoint of step %d is committed, %.3f s after it was decided; training was held for "
+                "%.4f s; %.3f s of CPU time and %d bytes were written here",
+                job.save.step,
+                self._saved_at - job.began_at,
+                job.held_s,
+                job.worked_s,
+                job.new_bytes,
+            )
             self._known = {row.hash: row for row in job.rows}
             if job.manifest is not None:
                 self._afterwards(job.manifest)
@@ -563,6 +578,7 @@ class Saving:
             self.trouble = ended.reason
             if not ended.again:
                 self._failed_step = job.save.step
+        self._pace.save_ended()
         self._cadence.ended(
             time.monotonic(), committed=ended.committed, held_s=job.held_s, worked_s=job.worked_s
         )

@@ -15,6 +15,8 @@ import secrets
 from collections.abc import Iterator
 from typing import final
 
+from outlast.state.storage.direct import write_around_cache
+
 FOLDER = ".writing"
 
 # Disks without locks keep what dead writers left, since nobody can tell it from what living ones write.
@@ -34,7 +36,7 @@ class Drafts:
         """The path of a file with these bytes, already durable. Afterwards no draft is left."""
         path, file = self._open()
         try:
-            rest = data
+            rest = data[write_around_cache(file, data) :]
             while rest:
                 rest = rest[os.write(file, rest) :]
             os.fsync(file)
