@@ -12,7 +12,7 @@ from types import FrameType, ModuleType
 
 from rich.console import Console
 
-from bench import detect, failover, footprint, load, overhead, recovery, rejoin, rules
+from bench import byzantine, detect, failover, footprint, load, overhead, recovery, rejoin, rules
 from bench.result import Result
 
 BENCHMARKS: dict[str, ModuleType] = {
@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "recovery": recovery,
     "rejoin": rejoin,
     "rules": rules,
+    "byzantine": byzantine,
 }
 
 
