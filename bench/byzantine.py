@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,39 @@ PROMISED_GAMMA, PROMISED_F = 0.33, 2
 BOUND_POINTS = 3.0
 ROOT = Path(__file__).parent.parent
 
-Setting = tuple[str, float, str]
-"""Dataset, gamma and rule: what a learning rate is chosen for."""
+
+@dataclass(frozen=True)
+class Setting:
+    """What a learning rate is chosen for."""
+
+    dataset: str
+    gamma: float
+    rule: str
+    steps: int
+
+    def task(
+        self,
+        f: int,
+        attack: str | None,
+        runs: tuple[Run, ...],
+        *,
+        library: str = "outlast",
+        measured_on: str = "test",
+    ) -> Task:
+        return Task(
+            library=library,
+            dataset=self.dataset,
+            gamma=self.gamma,
+            rule=self.rule,
+            f=f,
+            attack=attack,
+            runs=runs,
+            steps=self.steps,
+            measured_on=measured_on,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dataset} {self.gamma:g} {self.rule}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,32 +92,46 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pictures", type=Path, default=Path("build"), help="where heat maps go (%(default)s)"
     )
+    parser.add_argument(
+        "--longer", type=int, default=1, metavar="N", help="train N times as many steps (%(default)s)"
+    )
     parser.add_argument("--no-byzfl", action="store_true", help="train with Outlast's own rules only")
 
 
 def run(options: argparse.Namespace) -> Result:
     begin = time.perf_counter()
     gammas, counts = ((PROMISED_GAMMA,), (PROMISED_F,)) if options.quick else (GAMMAS, COUNTS)
-    settings = [(dataset, gamma, rule) for dataset in DATASETS for gamma in gammas for rule in OUTLAST]
+    settings = [
+        Setting(dataset, gamma, rule, STEPS[dataset] * options.longer)
+        for dataset in DATASETS
+        for gamma in gammas
+        for rule in OUTLAST
+    ]
     with tempfile.TemporaryDirectory(prefix="outlast-byzantine-") as name:
         data = Path(name)
         for dataset in DATASETS:
             torch.save(asdict(load(dataset)), data / f"{dataset}.pt")
         rates = tuned(settings, data)
-        cells = measured(
-            [task for setting in settings for task in _attacked(setting, rates[setting], counts)], data
-        )
         # What attackers cost is held against averaging at its best, not at what suits it under attack.
-        averaging = [setting for setting in settings if setting[2] == "mean"]
+        averaging = [setting for setting in settings if setting.rule == "mean"]
         at_best = {**rates, **tuned(averaging, data, attacks=(None,))}
-        cells += measured([_task(setting, PROMISED_F, None, at_best[setting]) for setting in settings], data)
+        cells = measured([each.task(PROMISED_F, None, _seeded(at_best[each])) for each in settings], data)
+        cells += measured(
+            [
+                setting.task(f, attack, _seeded(rates[setting]))
+                for setting in settings
+                for f in counts
+                for attack in ATTACKS
+            ],
+            data,
+        )
         if not options.no_byzfl:
             subprocess.run([str(ROOT / "scripts" / "peers")], check=True, stdout=subprocess.DEVNULL)
             cells += measured(
                 [
-                    _task(setting, PROMISED_F, attack, rates[setting], "byzfl")
+                    setting.task(PROMISED_F, attack, _seeded(rates[setting]), library="byzfl")
                     for setting in settings
-                    if setting[1] == PROMISED_GAMMA and setting[2] in BYZFL
+                    if setting.gamma == PROMISED_GAMMA and setting.rule in BYZFL
                     for attack in ATTACKS
                 ],
                 data,
@@ -101,8 +146,8 @@ def run(options: argparse.Namespace) -> Result:
         details={
             "drop": drops,
             "seeds": len(SEEDS),
-            "steps": STEPS,
-            "learning_rates": {_name(*setting): rate for setting, rate in rates.items()},
+            "steps": {setting.dataset: setting.steps for setting in settings},
+            "learning_rates": {str(setting): rate for setting, rate in rates.items()},
             "cells": [_detail(cell) for cell in cells],
             "pictures": draw_heat_maps(cells, options.pictures),
             "took_s": time.perf_counter() - begin,
@@ -116,18 +161,8 @@ def tuned(
     """For each setting the learning rate whose worst attack leaves most, on data for validation."""
     runs = tuple(Run(TUNING_SEED, rate) for rate in LEARNING_RATES)
     tasks = [
-        Task(
-            library="outlast",
-            dataset=dataset,
-            gamma=gamma,
-            rule=rule,
-            f=PROMISED_F,
-            attack=attack,
-            runs=runs,
-            steps=STEPS[dataset],
-            measured_on="validation",
-        )
-        for dataset, gamma, rule in settings
+        setting.task(PROMISED_F, attack, runs, measured_on="validation")
+        for setting in settings
         for attack in attacks
     ]
     answers = carried_out(tasks, data)
@@ -222,27 +257,8 @@ def _worker(data: Path, python: Path) -> "subprocess.Popen[str]":
     )
 
 
-def _attacked(setting: Setting, rate: float, counts: Sequence[int]) -> list[Task]:
-    return [_task(setting, f, attack, rate) for f in counts for attack in ATTACKS]
-
-
-def _task(setting: Setting, f: int, attack: str | None, rate: float, library: str = "outlast") -> Task:
-    dataset, gamma, rule = setting
-    return Task(
-        library=library,
-        dataset=dataset,
-        gamma=gamma,
-        rule=rule,
-        f=f,
-        attack=attack,
-        runs=tuple(Run(seed, rate) for seed in SEEDS),
-        steps=STEPS[dataset],
-        measured_on="test",
-    )
-
-
-def _name(dataset: str, gamma: float, rule: str) -> str:
-    return f"{dataset} {gamma:g} {rule}"
+def _seeded(rate: float) -> tuple[Run, ...]:
+    return tuple(Run(seed, rate) for seed in SEEDS)
 
 
 def _detail(cell: Cell) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_the_learning_rate_is_the_one_whose_worst_attack_leaves_most(monkeypatch
         "carried_out",
         lambda tasks, data: [[0.5, 0.6, 0.9 if task.attack != "opt_ipm" else 0.1] for task in tasks],
     )
-    setting = ("digits", 0.33, "krum")
+    setting = byzantine.Setting("digits", 0.33, "krum", 100)
     assert byzantine.tuned([setting], Path()) == {setting: byzantine.LEARNING_RATES[1]}
     assert byzantine.tuned([setting], Path(), attacks=(None,)) == {setting: byzantine.LEARNING_RATES[2]}
 
@@ -124,9 +124,10 @@ def test_a_quick_run_measures_what_is_promised(monkeypatch: pytest.MonkeyPatch, 
         return [[0.9 if task.attack is None else 0.88] * len(task.runs) for task in tasks]
 
     monkeypatch.setattr(byzantine, "carried_out", answers)
-    options = argparse.Namespace(quick=True, no_byzfl=True, pictures=tmp_path)
+    options = argparse.Namespace(quick=True, longer=3, no_byzfl=True, pictures=tmp_path)
     result: Result = byzantine.run(options)
     found = json.loads(result.as_json())
     assert found["accuracy_drop_points"] == pytest.approx(2)
     assert found["ok"]
+    assert found["details"]["steps"] == {name: 3 * steps for name, steps in byzantine.STEPS.items()}
     assert len(found["details"]["cells"]) == 2 * len(OUTLAST) * (len(ATTACKS) + 1)
