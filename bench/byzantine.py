@@ -239,6 +239,7 @@ def carried_out(tasks: Sequence[Task], data: Path, python: Path = Path(sys.execu
     finally:
         for worker in workers:
             worker.kill()
+        for worker in workers:
             with worker:
                 pass
     if len(answers) < len(tasks):
