@@ -1,5 +1,4 @@
-"""Runs in the peers' own venv: times rules of ByzFL and Flower, one at a time, as it is told on standard
-input.
+"""Runs in the peers' own venv: times rules of ByzFL and Flower, one at a time, as told on standard input.
 
 Each line is "peer rule n f d"; the answer is the seconds that one call took. Both get the input that they are
 made for, already in memory: ByzFL a tensor, Flower a list of arrays per client.

@@ -1,12 +1,13 @@
 """What robust rules cost: the time of one call, over the time to read its input once.
 
 One thread, 16 contributions of ten million float32 each, f = 3. Reading is a plain sum over the input, taken
-right before each call, so that both see the same machine; calls of all rules take turns.
+right before each call, so that both see the same machine; calls of all rules take turns. Results go where
+the last ones were (`out=`).
 
 - `x_read_limit`: the median of these ratios, by rule. Less than 1 is impossible.
 - `x_byzfl`, `x_flower`: how many times as long ByzFL and Flower take for the same rule, where they have it,
   in one thread on the same input. They run in a venv of their own (`scripts/peers` makes it, and is called
-  if it is not there), once each, since they take seconds; Flower on a tenth of the coordinates, times ten.
+  if it is not there), once each, since they take seconds.
 
 Compiling the kernels is not in these figures; the details say what the first call took.
 """
@@ -17,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from bench.stats import median
 from outlast import rules
 
 N, F, D = 16, 3, 10_000_000
-ROUNDS = 7
+ROUNDS = 5
 BOUNDS: dict[str, float] = {
     "median": 3,
     "trimmed_mean": 3,
@@ -57,8 +59,6 @@ PEERS = {
     "byzfl": list(BOUNDS),
     "flower": ["median", "trimmed_mean", "krum", "multi_krum"],
 }
-SHARES = {"byzfl": 1, "flower": 10}
-"""A peer gets this part of the coordinates, and its time counts so many times."""
 ROOT = Path(__file__).parent.parent
 
 
@@ -71,12 +71,13 @@ def run(options: argparse.Namespace) -> Result:
     torch.set_num_threads(1)
     try:
         rows = torch.randn(N, D, generator=torch.Generator().manual_seed(SEED))
-        first_s = {name: _seconds(rule, rows) for name, rule in RULES.items()}
+        out = torch.empty(D)
+        first_s = {name: _seconds(partial(rule, out=out), rows) for name, rule in RULES.items()}
         pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in RULES}
         for _ in range(ROUNDS):
             for name, rule in RULES.items():
                 read_s = _seconds(torch.sum, rows)
-                pairs[name].append((_seconds(rule, rows), read_s))
+                pairs[name].append((_seconds(partial(rule, out=out), rows), read_s))
         details: dict[str, Any] = {
             "n": N,
             "f": F,
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> Result:
             "first_call_s": first_s,
         }
         _make_alike(rows)
-        alike_s = [_seconds(RULES["krum"], rows) for _ in range(3)]
+        alike_s = [_seconds(partial(RULES["krum"], out=out), rows) for _ in range(3)]
         details["krum_of_contributions_that_are_alike_ms"] = 1000 * median(alike_s)
         del rows
     finally:
@@ -116,15 +117,14 @@ def peer_seconds() -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {}
         with closing(worker.stdin):
             for peer, names in PEERS.items():
-                share = SHARES[peer]
                 found[peer] = {}
                 for name in names:
-                    worker.stdin.write(f"{peer} {name} {N} {F} {D // share}\n")
+                    worker.stdin.write(f"{peer} {name} {N} {F} {D}\n")
                     worker.stdin.flush()
                     answer = worker.stdout.readline()
                     if not answer:
                         raise RuntimeError(f"{peer}'s {name} failed with code {worker.wait()}; see above")
-                    found[peer][name] = float(answer) * share
+                    found[peer][name] = float(answer)
     return found
 
 

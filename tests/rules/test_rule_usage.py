@@ -118,6 +118,16 @@ def test_parameters_and_empty_tensors_can_be_aggregated_and_inputs_stay_what_the
     assert all(torch.equal(a, b) for a, b in zip(updates, before, strict=True))
 
 
+def test_results_can_go_where_the_last_ones_were() -> None:
+    rows, out = torch.randn(7, 3, 4), torch.empty(3, 4)
+    for rule in (rules.Median(), rules.Krum(1), rules.NNM(1) | rules.Median(), rules.Mean()):
+        assert rule(rows, out=out).data_ptr() == out.data_ptr()
+        assert torch.equal(out, rule(rows))
+    for wrong in (torch.empty(4, 3), torch.empty(3, 4).double(), torch.empty(4, 3).t()):
+        with pytest.raises(ConfigError, match="out has"):
+            rules.Median()(rows, out=wrong)
+
+
 def test_rules_are_values_that_say_what_they_are() -> None:
     rule = rules.ClipNorms(2.0) | rules.NNM(f=1) | rules.TrimmedMean(f=1)
     assert rule == rules.ClipNorms(2.0) | (rules.NNM(f=1) | rules.TrimmedMean(f=1))

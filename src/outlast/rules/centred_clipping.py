@@ -37,7 +37,8 @@ class CentredClipping(Rule):
 
     @property
     def needs(self) -> Needs:
-        return Needs(gram=True, centre=True)
+        # After the first iteration it is elsewhere, and has to know how far that is from everyone.
+        return Needs(gram=self.iterations > 1, lengths=True, centre=True)
 
     def tolerates(self, n: int) -> int:
         need(n, 1, self)

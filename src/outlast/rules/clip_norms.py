@@ -29,7 +29,7 @@ class ClipNorms(Stage):
 
     @property
     def needs(self) -> Needs:
-        return Needs(gram=True, origin=True)
+        return Needs(lengths=True, origin=True)
 
     def tolerates(self, n: int) -> int:
         need(n, 1, self)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import ConfigError
-from outlast.rules.gram import Rows, gram
+from outlast.rules.gram import Rows, gram, lengths
 from outlast.rules.kernels import Kernel
 from outlast.rules.plan import Plan
 from outlast.rules.space import Cloud
@@ -43,11 +43,20 @@ class Needs:
     """What a rule has to know beside the coordinates themselves."""
 
     gram: bool = False
+    lengths: bool = False
+    """Only how far each contribution is from the one landmark: a Gram matrix without its products will do."""
     origin: bool = False
     centre: bool = False
 
+    @property
+    def anything(self) -> bool:
+        return self.gram or self.lengths
+
     def __or__(self, other: Needs) -> Needs:
-        return Needs(self.gram or other.gram, self.origin or other.origin, self.centre or other.centre)
+        origin, centre = self.origin or other.origin, self.centre or other.centre
+        lengths = self.lengths or other.lengths
+        gram = self.gram or other.gram or (lengths and origin and centre)
+        return Needs(gram=gram, lengths=lengths, origin=origin, centre=centre)
 
 
 @dataclass(frozen=True)
@@ -82,8 +91,10 @@ class Rule(ABC):
         """What the rule needs to know of one slice; `centre` is the slice of the point that clipping starts
         from.
         """
-        if not self.needs.gram:
+        if not self.needs.anything:
             return None
+        if not self.needs.gram:
+            return lengths(rows, centre)
         return gram(rows, [None] * self.needs.origin + [centre] * self.needs.centre)
 
     def plan(
@@ -105,7 +116,7 @@ class Rule(ABC):
         voters = len(present) + faults_found
         limit = self.tolerates(voters)
         base, lost, landmarks = None, faults_found, int(self.needs.origin) + int(self.needs.centre)
-        if self.needs.gram:
+        if self.needs.anything:
             assert survey is not None and survey.shape == (n + landmarks, n + landmarks)
             finite = survey.diagonal().isfinite().tolist()
             if not all(finite[n:]):
@@ -139,13 +150,20 @@ class Rule(ABC):
 
     @torch.no_grad()
     def __call__(
-        self, updates: Any, weights: Weights | None = None, *, centre: Any = None, step: int = 0
+        self,
+        updates: Any,
+        weights: Weights | None = None,
+        *,
+        centre: Any = None,
+        step: int = 0,
+        out: Tensor | None = None,
     ) -> Any:
         """Aggregates a list of tensors or of state_dicts, or the rows of one tensor; gives back one such
         update.
 
         Tensors are on the CPU, of one floating-point dtype each. Whole numbers and booleans in state_dicts
-        (counters) become their lower median, which is one of them.
+        (counters) become their lower median, which is one of them. With `out`, contributions are tensors, and
+        the result is written there: fresh memory costs about as much as reading the contributions.
         """
         if centre is not None and not self.needs.centre:
             raise ConfigError(f"{self} has no centre: leave out centre=")
@@ -156,8 +174,14 @@ class Rule(ABC):
             part = self.survey(rows, middle)
             survey = part if survey is None or part is None else survey + part
         plan = self.plan(given.count, survey, weights, step=step)
-        results = [plan.apply(rows, middle) for rows, middle in zip(given.slices, centres, strict=True)]
-        if not self.believes_all and not all(bool(result.isfinite().all()) for result in results):
+        places = given.places(out)
+        results = [
+            plan.apply(rows, middle, place)
+            for rows, middle, place in zip(given.slices, centres, places, strict=True)
+        ]
+        # Who has set aside what is not finite need not look again.
+        unseen = not self.believes_all and not self.needs.anything
+        if unseen and not all(_is_finite(result) for result in results):
             raise ConfigError(
                 f"the result is not finite: more contributions are not than {self} withstands "
                 f"({self.tolerates(given.count)} of {given.count}). Choose a larger f, or leave them out"
@@ -236,7 +260,7 @@ class Chain(Rule):
 
     @property
     def believes_all(self) -> bool:
-        return self.rule.believes_all and not self.needs.gram
+        return self.rule.believes_all and not self.needs.anything
 
     def tolerates(self, n: int) -> int:
         limits = []
@@ -270,6 +294,11 @@ def check_count(name: str, value: int, least: int) -> None:
 def check_positive(name: str, value: float | None) -> None:
     if value is not None and not (isinstance(value, int | float) and 0 < value < float("inf")):
         raise ConfigError(f"{name}={value!r} does not work: it is a finite number above 0")
+
+
+def _is_finite(result: Tensor) -> bool:
+    # A sum is one pass without a copy, and finite unless a value is not, or all of them are enormous.
+    return bool(result.sum().isfinite()) or bool(result.isfinite().all())
 
 
 def _checked_weights(weights: Weights | None, n: int) -> Tensor:

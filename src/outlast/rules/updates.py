@@ -57,6 +57,18 @@ class Updates:
             raise ConfigError("the centre has other keys or shapes than the contributions")
         return [tensor.detach().reshape(-1) for tensor in tensors]
 
+    def places(self, out: Tensor | None) -> Sequence[Tensor | None]:
+        """Where the results go: None is new memory."""
+        if out is None:
+            return [None] * len(self.slices)
+        if self.keys is not None or out.shape != self.shapes[0] or out.dtype != self.slices[0][0].dtype:
+            raise ConfigError(
+                "out has another shape or dtype than the contributions, or these are state_dicts"
+            )
+        if not out.is_contiguous() or out.requires_grad:
+            raise ConfigError("out has to be contiguous, and no tensor that requires gradients")
+        return [out.view(-1)]
+
     def rebuilt(self, results: list[Tensor], counted: Sequence[int]) -> Any:
         """An update again. Whole numbers come from those that counted."""
         tensors = [result.view(shape) for result, shape in zip(results, self.shapes, strict=True)]
