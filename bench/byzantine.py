@@ -14,8 +14,9 @@ Each rule has the learning rate that serves it best under its worst attack at f 
 with a seed of its own. Strengths are searched anew every 20 steps, with 12 trials. ByzFL's rules run in their
 own venv, as they come, at f = 2 and gamma = 0.33, with the learning rates of ours.
 
-Accuracies by rule go to standard error, and pictures of them to --pictures. All of it takes about 8 minutes
-on two cores; --quick is f = 2 and gamma = 0.33 only, in about two.
+Accuracies by rule go to standard error, and pictures of them to --pictures. All of it should take less than
+ten minutes on two idle cores; --quick is f = 2 and gamma = 0.33 only, about a quarter of that. Trainings are
+short, and rules that are under attack learn slowly: --longer shows what is left with more time.
 """
 
 import argparse

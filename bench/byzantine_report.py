@@ -116,7 +116,7 @@ def draw_heat_maps(cells: Sequence[Cell], directory: Path) -> list[str]:
                     colour = "black" if value > 60 else "white"
                     panel.text(x, y, f"{value:.0f}", ha="center", va="center", color=colour)
         figure.colorbar(image, ax=panels, label="% right")
-        figure.suptitle(f"{dataset}: accuracy under the worst attack, 10 honest workers and f attackers")
+        figure.suptitle(f"{dataset}: accuracy under the worst attack")
         path = directory / f"byzantine-{dataset}.png"
         figure.savefig(path, dpi=120)
         paths.append(str(path))
