@@ -12,7 +12,18 @@ from types import FrameType, ModuleType
 
 from rich.console import Console
 
-from bench import checkpoint, detect, failover, footprint, load, overhead, recovery, rejoin, rules
+from bench import (
+    byzantine,
+    checkpoint,
+    detect,
+    failover,
+    footprint,
+    load,
+    overhead,
+    recovery,
+    rejoin,
+    rules,
+)
 from bench.result import Result
 
 BENCHMARKS: dict[str, ModuleType] = {
@@ -25,6 +36,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "recovery": recovery,
     "rejoin": rejoin,
     "rules": rules,
+    "byzantine": byzantine,
 }
 
 

@@ -20,7 +20,7 @@ def test_a_line_says_who_computed_what_from_which_samples(tmp_path: Path) -> Non
         ledger.write(step=4, view=3, shards={1: 7, 0: 5}, samples={1: (8, 9)})
         # On disk for all to read before the ledger is closed.
         heading, entry = lines(path)
-    assert heading == {"ledger": 1, "shard_count": 2, **ORDER.as_dict()}
+    assert heading == {"ledger": 1, "shard_count": 2, "run": "", **ORDER.as_dict()}
     assert entry == {"step": 4, "view": 3, "pass": 1, "shards": {"0": 5, "1": 7}, "samples": {"1": [8, 9]}}
 
 

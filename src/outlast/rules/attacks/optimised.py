@@ -21,6 +21,10 @@ Aggregate = Callable[[Tensor], Tensor]
 """Any rule: what the attackers run on the honest rows and their own."""
 
 
+Attack = Callable[[float], Tensor]
+"""The attackers' rows, by strength."""
+
+
 def worst_alie(honest: Tensor, count: int, *, rule: Aggregate, evaluations: int = 20) -> Tensor:
     """ALIE with the strength that harms this rule most."""
     return _worst(honest, rule, evaluations, lambda strength: alie(honest, count, strength=strength))
@@ -31,7 +35,8 @@ def worst_ipm(honest: Tensor, count: int, *, rule: Aggregate, evaluations: int =
     return _worst(honest, rule, evaluations, lambda strength: ipm(honest, count, strength=strength))
 
 
-def _worst(honest: Tensor, rule: Aggregate, evaluations: int, attack: Callable[[float], Tensor]) -> Tensor:
+def worst_strength(honest: Tensor, attack: Attack, *, rule: Aggregate, evaluations: int = 20) -> float:
+    """The strength at which an attack harms this rule most: for those who search seldom and attack often."""
     truth = honest.double().mean(dim=0)
 
     def harm(strength: float) -> float:
@@ -54,4 +59,8 @@ def _worst(honest: Tensor, rule: Aggregate, evaluations: int, attack: Callable[[
         step /= 2
         if step < 1e-6:
             break
-    return attack(best)
+    return best
+
+
+def _worst(honest: Tensor, rule: Aggregate, evaluations: int, attack: Attack) -> Tensor:
+    return attack(worst_strength(honest, attack, rule=rule, evaluations=evaluations))
