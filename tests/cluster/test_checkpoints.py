@@ -74,3 +74,13 @@ def test_a_run_that_was_killed_is_resumed_by_another_with_any_number_of_replicas
     with saving_run(3, url, steps=300, ledgers=ledgers) as run:
         run.finish()
     assert committed(url)[0] == 300
+
+
+def test_a_run_that_is_told_to_stop_saves_its_state_before_it_leaves(tmp_path: Path) -> None:
+    url = str(tmp_path / "vault")
+    with saving_run(2, url, every="1h", steps=100_000) as run:
+        run.wait_for_all()
+        reached = max(run.steps().values())
+        run.signal_launcher(signal.SIGTERM)
+        run.wait_until("nothing is left running", lambda: run.processes() == [])
+    assert committed(url)[0] >= reached

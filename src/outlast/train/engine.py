@@ -420,6 +420,9 @@ class Engine:
                     step = self._restore(found)
             except SaveGivenUp:
                 log.info("replica %d is not the one to begin with any more", self._core.replica)
+                # Unless the coordinator was only quicker to tell of a view than this replica to adopt it.
+                self._changed.wait(LOOK_AGAIN_S)
+                self.conduct.founding = self._steps.mode is Mode.FOUNDING
                 return
         actions = self.conduct.participant.founded(step, time.monotonic())
         if actions:
@@ -441,10 +444,12 @@ class Engine:
         coordinator is asked, who knows."""
         status = self._ask()
         with self._changed:
-            member = Member(self._core.replica, self._core.incarnation)
-            founds = self._steps.mode is Mode.FOUNDING and self.view.lineage == lineage
-            agreed = status is None or (status.view.lineage == lineage and member in status.view.members)
-            return founds and agreed
+            if self._steps.mode is not Mode.FOUNDING or self.view.lineage != lineage:
+                return False
+            if status is None:
+                return True
+            mine = status.view.holds(self._core.replica, self._core.incarnation)
+            return mine and status.view.lineage == lineage
 
     def _ask(self) -> Status | None:
         """How the job stands, as the coordinator says now; None for one who has none."""
