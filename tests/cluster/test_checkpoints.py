@@ -159,3 +159,13 @@ def test_a_shadow_saves_so_that_members_need_not(tmp_path: Path) -> None:
         run.finish()
         assert joins(run)[0] == [0, joins(run)[0][1]] and joins(run)[0][1] >= 5
     assert committed(url)[0] == 100
+
+
+def test_a_run_that_is_told_to_stop_saves_its_state_before_it_leaves(tmp_path: Path) -> None:
+    url = str(tmp_path / "vault")
+    with saving_run(2, url, every="1h", steps=100_000) as run:
+        run.wait_for_all()
+        reached = max(run.steps().values())
+        run.signal_launcher(signal.SIGTERM)
+        run.wait_until("nothing is left running", lambda: run.processes() == [])
+    assert committed(url)[0] >= reached

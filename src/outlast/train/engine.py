@@ -434,6 +434,9 @@ class Engine:
                     step = self._restore(found)
             except SaveGivenUp:
                 log.info("replica %d is not the one to begin with any more", self._core.replica)
+                # Unless the coordinator was only quicker to tell of a view than this replica to adopt it.
+                self._changed.wait(LOOK_AGAIN_S)
+                self.conduct.founding = self._steps.mode is Mode.FOUNDING
                 return
             finally:
                 self._supply.gathering = None
@@ -475,10 +478,12 @@ class Engine:
         coordinator is asked, who knows."""
         status = self._ask()
         with self._changed:
-            replica, life = self._core.replica, self._core.incarnation
-            founds = self._steps.mode is Mode.FOUNDING and self.view.lineage == lineage
-            agreed = status is None or (status.view.lineage == lineage and status.view.holds(replica, life))
-            return founds and agreed
+            if self._steps.mode is not Mode.FOUNDING or self.view.lineage != lineage:
+                return False
+            if status is None:
+                return True
+            mine = status.view.holds(self._core.replica, self._core.incarnation)
+            return mine and status.view.lineage == lineage
 
     def _ask(self) -> Status | None:
         """How the job stands, as the coordinator says now; None for one who has none."""
