@@ -1,7 +1,7 @@
 """The same results as ByzFL's, where ByzFL has the rule and is right.
 
-It runs in the venv that `scripts/peers` makes, and the test is skipped without it. Rows are finite: with others
-ByzFL goes wrong. Each of its rules gets a copy, since its clipping changes its input in place.
+It runs in the venv that `scripts/peers` makes, and the test is skipped without it. Rows are finite: with
+others ByzFL goes wrong. Each of its rules gets a copy, since its clipping changes its input in place.
 """
 
 import subprocess
