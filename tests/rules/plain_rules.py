@@ -81,3 +81,10 @@ def nnm(x: Tensor, w: Tensor, f: int) -> Tensor:
 
 def clipped(x: Tensor, limit: float) -> Tensor:
     return x * (limit / x.norm(dim=1).clamp(min=limit))[:, None]
+
+
+def has_one_best(x: Tensor, f: int) -> bool:
+    """Whether Krum's choice is clear: mixtures often have the same score, and then rounding decides."""
+    found = scores(x, f)
+    near = found <= found.min() * (1 + 1e-6) + 1e-30
+    return bool((x[near] - x[near][0]).abs().max() <= 1e-9 * x.abs().max())

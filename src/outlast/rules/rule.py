@@ -163,7 +163,7 @@ class Rule(ABC):
 
         Tensors are on the CPU, of one floating-point dtype each. Whole numbers and booleans in state_dicts
         (counters) become their lower median, which is one of them. With `out`, contributions are tensors, and
-        the result is written there: fresh memory costs about as much as reading the contributions.
+        the result is written there: touching fresh memory can cost nearly as much as reading them.
         """
         if centre is not None and not self.needs.centre:
             raise ConfigError(f"{self} has no centre: leave out centre=")
