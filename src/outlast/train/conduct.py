@@ -148,7 +148,7 @@ class Conduct:
                 case Say():
                     self._say(action.to, action.body)
                 case Conclude():
-                    self._exchange.round(action.step).concluded()
+                    self._exchange.conclude(action.step)
                     self.act(self.participant.summed(action.step, time.monotonic()))
                     crash.reach("gather", action.step)
                 case Stable():

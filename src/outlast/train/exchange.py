@@ -18,6 +18,7 @@ from outlast.protocol.views import Member, View
 from outlast.train.flats import FlatPool
 from outlast.train.layout import Layout
 from outlast.train.records import Record
+from outlast.train.ruling import Ruling
 from outlast.train.sums import NodeSum, largest
 
 Send = Callable[[int, Header, memoryview, object, bool], None]
@@ -32,8 +33,11 @@ so that a small model's step costs two messages and not four."""
 
 
 class Exchange:
-    def __init__(self, layout: Layout, replica: int, sums: FlatPool, send: Send) -> None:
-        """`sums` is where the vectors of own contributions come from."""
+    def __init__(
+        self, layout: Layout, replica: int, sums: FlatPool, send: Send, ruling: Ruling | None = None
+    ) -> None:
+        """`sums` is where the vectors of own contributions come from. Without `ruling`, they are added up."""
+        self._ruling = ruling
         self._sums = sums
         self._layout = layout
         self._replica = replica
@@ -59,7 +63,10 @@ class Exchange:
         self._rounds.clear()
         member = view.member(self._replica)
         self._incarnation = member.incarnation if member is not None else 0
-        self._plan = Plan(view, self._replica, self._layout.buckets) if member is not None else None
+        apart = self._ruling is not None
+        self._plan = (
+            Plan(view, self._replica, self._layout.buckets, apart=apart) if member is not None else None
+        )
 
     def round(self, step: int) -> Round:
         round_ = self._rounds.get(step)
@@ -156,11 +163,20 @@ class Exchange:
             return
         round_ = self.round(header.step)
         if isinstance(payload, PartNote):
+            if self._ruling is not None:
+                self._ruling.check(round_, sender, payload)
             round_.parts[sender] = payload
         elif header.kind == Kind.SCATTER:
             round_.scattered(sender, header.bucket, Node(header.lo, header.hi), payload)
         elif header.kind == Kind.RESULT:
             round_.resulted(sender, header.bucket, payload)
+
+    def conclude(self, step: int) -> None:
+        """All parts are in: see to it that the own slice is with everybody."""
+        round_ = self.round(step)
+        round_.concluded()
+        if self._ruling is not None:
+            self._ruling.settle(round_)
 
     def record(self, step: int) -> Record:
         """The attempt at this step is complete."""
