@@ -26,7 +26,10 @@ from outlast.testing.crash import crash_by_plan
 from outlast.wire.handover import handover
 from outlast.wire.rundir import RunDirectory
 
-RULES = {"trimmed_mean": rules.TrimmedMean(f=1)}
+RULES: dict[str, rules.Rule] = {
+    "trimmed_mean": rules.TrimmedMean(f=1),
+    "nnm_trimmed_mean": rules.NNM(f=1) | rules.TrimmedMean(f=1),
+}
 SAMPLES = 99
 GLOBAL_BATCH = 24
 

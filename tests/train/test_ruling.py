@@ -40,14 +40,14 @@ class Net(nn.Module):
 LAYOUT = Layout(Net(), bucket_bytes=8192, first_bucket_bytes=4096)
 
 
-def contributions(seed: int = 0) -> list[NodeSum]:
+def contributions(layout: Layout = LAYOUT) -> list[NodeSum]:
     """One per shard; the last is empty."""
-    generator = torch.Generator().manual_seed(seed)
-    everything = (1 << len(LAYOUT.entries)) - 1
+    generator = torch.Generator().manual_seed(0)
+    everything = (1 << len(layout.entries)) - 1
     given = []
     for shard in range(SHARDS):
         weight = float((3, 5, 1, 7, 3, 11, 0)[shard])
-        flat = torch.randn(LAYOUT.size, generator=generator) * weight
+        flat = torch.randn(layout.size, generator=generator) * weight
         steps = {0: raw_bytes(torch.tensor(shard + 1))}
         given.append(NodeSum(leaf(shard), flat, weight, weight * shard, everything, steps if weight else {}))
     return given
@@ -60,7 +60,8 @@ def own_rows(given: list[NodeSum]) -> Tensor:
 class Members:
     """The exchanges of all members, which call each other; frames between two of them stay in order."""
 
-    def __init__(self, shards: list[int], rule: rules.Rule, seed: int = 0) -> None:
+    def __init__(self, shards: list[int], rule: rules.Rule, seed: int = 0, layout: Layout = LAYOUT) -> None:
+        self._layout = layout
         replicas = sorted(set(shards))
         members = tuple(Member(replica, 1) for replica in replicas)
         slices = list(replicas)
@@ -74,7 +75,7 @@ class Members:
         def send(to: int, header: Header, memory: memoryview, keep: object, more: bool) -> None:
             self._pipes.setdefault((replica, to), deque()).append((header, bytes(memory)))
 
-        exchange = Exchange(LAYOUT, replica, _Leaseless(), send, Ruling(rule, LAYOUT))
+        exchange = Exchange(self._layout, replica, _Leaseless(self._layout), send, Ruling(rule, self._layout))
         exchange.adopt(self.view)
         return exchange
 
@@ -84,7 +85,7 @@ class Members:
             mine = [node for node in given if self.view.shards[node.node.lo] == replica]
             self._rng.shuffle(mine)
             for node in mine:
-                exchange.bucket(1, node, self._rng.randrange(len(LAYOUT.buckets)))
+                exchange.bucket(1, node, self._rng.randrange(len(self._layout.buckets)))
             exchange.contribute(1, sorted(mine, key=lambda node: node.node), 0)
         self._deliver()
         for sender, exchange in self.exchanges.items():
@@ -92,10 +93,21 @@ class Members:
                 if other is not exchange:
                     part = exchange.round(1).parts[sender]
                     other.deliver(sender, Header(Kind.PART, view=3, step=1), part)
+        self._survey()
         for exchange in self.exchanges.values():
             exchange.conclude(1)
         self._deliver()
         return [exchange.record(1) for exchange in self.exchanges.values()]
+
+    def _survey(self) -> None:
+        surveying = {replica: one for replica, one in self.exchanges.items() if one.surveys}
+        for exchange in surveying.values():
+            exchange.survey(1)
+        for sender, exchange in surveying.items():
+            for other in self.exchanges.values():
+                if other is not exchange:
+                    survey = exchange.round(1).surveys[sender]
+                    other.deliver(sender, Header(Kind.SURVEY, view=3, step=1), survey)
 
     def _deliver(self) -> None:
         while full := [way for way, pipe in self._pipes.items() if pipe]:
@@ -110,8 +122,8 @@ class Members:
 class _Leaseless(FlatPool):
     """The test keeps the vectors."""
 
-    def __init__(self) -> None:
-        super().__init__(LAYOUT.size, LAYOUT.dtype)
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout.size, layout.dtype)
 
     def lease(self, flat: Tensor) -> Any:
         return flat
@@ -130,6 +142,78 @@ def test_every_assignment_comes_to_the_same_bits(rule: rules.Rule) -> None:
             assert record.note.weight == 1.0
             assert record.loss == pytest.approx(2.5)
             assert from_bytes(record.note.integers[0], torch.int64).item() == 3
+
+
+GEOMETRIC = [
+    rules.Krum(f=1),
+    rules.MultiKrum(f=1),
+    rules.GeometricMedian(),
+    rules.MDA(f=1),
+    rules.Bulyan(f=0),
+    rules.NNM(f=1) | rules.TrimmedMean(f=1),
+    rules.Bucketing(size=2) | rules.Median(),
+    rules.ClipNorms() | rules.Median(),
+]
+
+
+@pytest.mark.parametrize("rule", GEOMETRIC, ids=str)
+def test_every_assignment_comes_to_the_same_bits_by_distances_too(rule: rules.Rule) -> None:
+    given = contributions()
+    rows, buffers = own_rows(given), LAYOUT.buckets[-1].start
+    expected = rule(rows[:, :buffers], [node.weight for node in given if node.weight], step=1)
+    found = [r for seed, shards in enumerate(ASSIGNMENTS) for r in Members(shards, rule, seed).settle(given)]
+    for record in found:
+        assert same_bits(record.vector, found[0].vector)
+        assert record.loss == found[0].loss == pytest.approx(2.5)
+    torch.testing.assert_close(found[0].vector[:buffers], expected)
+    assert same_bits(found[0].vector[buffers:], rules.Median()(rows[:, buffers:]))
+
+
+@pytest.mark.parametrize("rule", [rules.MultiKrum(f=1), rules.NNM(f=1) | rules.TrimmedMean(f=1)], ids=str)
+def test_matrix_products_leave_no_trace_of_who_made_them(rule: rules.Rule) -> None:
+    """Rows that are long enough for float32, and nearly equal, where its last digit decides."""
+    layout = Layout(nn.Linear(701, 467))
+    given = contributions(layout)
+    for node in given:
+        node.flat.mul_(1e-3).add_(node.weight)
+    found = [
+        record
+        for seed, shards in enumerate(ASSIGNMENTS)
+        for record in Members(shards, rule, seed, layout).settle(given)
+    ]
+    assert all(same_bits(record.vector, found[0].vector) for record in found)
+
+
+def test_buffers_have_no_say_in_who_is_believed() -> None:
+    given = contributions()
+    before, *_ = Members(ASSIGNMENTS[1], rules.Krum(f=1)).settle(given)
+    given[4].flat[LAYOUT.buckets[-1].start :] = float("nan")
+    after, *_ = Members(ASSIGNMENTS[1], rules.Krum(f=1)).settle(given)
+    gradients = LAYOUT.buckets[-1].start
+    assert same_bits(before.vector[:gradients], after.vector[:gradients])
+    assert after.vector.isfinite().all()
+
+
+@pytest.mark.parametrize("rule", GEOMETRIC[:4], ids=str)
+def test_one_contribution_that_is_not_finite_is_left_out(rule: rules.Rule) -> None:
+    given = contributions()
+    given[1].flat[5] = float("nan")
+    for record in Members(ASSIGNMENTS[2], rule).settle(given):
+        assert record.vector.isfinite().all()
+
+
+def test_more_than_the_rule_withstands_make_an_update_that_says_so() -> None:
+    given = contributions()
+    given[1].flat[5] = given[2].flat[2000] = float("nan")
+    for record in Members(ASSIGNMENTS[2], rules.Krum(f=1)).settle(given):
+        assert record.vector[: LAYOUT.buckets[-1].start].isnan().all()
+        assert record.vector[LAYOUT.buckets[-1].start :].isfinite().all()
+
+
+def test_a_survey_that_does_not_fit_is_refused() -> None:
+    exchange = Members(ASSIGNMENTS[1], rules.Krum(f=1)).exchanges[0]
+    with pytest.raises(ProtocolError, match="survey of 8 bytes"):
+        exchange.deliver(1, Header(Kind.SURVEY, view=3, step=1), bytes(8))
 
 
 @pytest.mark.parametrize("rule", [rules.TrimmedMean(f=1), rules.Median()], ids=str)
@@ -259,6 +343,8 @@ def test_wrong_rules_are_refused_when_joining() -> None:
         join(rules.TrimmedMean(f=2))
     with pytest.raises(ConfigError, match="needs a rule after it"):
         join(rules.NNM(f=1))
+    with pytest.raises(ConfigError, match="starts from the last result"):
+        join(rules.CentredClipping())
     with pytest.raises(ConfigError, match="is a str"):
         join("median")
     with pytest.raises(ConfigError, match="last batch of a pass has 2 samples"):

@@ -42,6 +42,10 @@ ScatterTo = Callable[[int, int, Node, memoryview, object], None]
 ResultTo = Callable[[int, memoryview], None]
 """(bucket, memory): send a reduced slice to every other member."""
 
+CELLS_LEAST = 16
+CELL_MOST = 1 << 18
+"""Enough cells that members can share them fairly, and none so large that a copy of its rows would hurt."""
+
 Merge = Callable[[int, bytes, bytes], bytes]
 """Two values of one integer buffer become one."""
 
@@ -50,9 +54,16 @@ class Plan:
     """What a view means for the reduce; the same for all of its steps."""
 
     def __init__(
-        self, view: View, replica: int, buckets: Sequence[tuple[int, int]], *, apart: bool = False
+        self,
+        view: View,
+        replica: int,
+        buckets: Sequence[tuple[int, int]],
+        *,
+        apart: bool = False,
+        cells: bool = False,
     ) -> None:
-        """`apart`: every shard is contributed by itself, and not added to others."""
+        """`apart`: every shard is contributed by itself, and not added to others. `cells`: slices are made of
+        whole cells, which are the same in every view."""
         self.view = view
         self.apart = apart
         self.replica = replica
@@ -69,7 +80,8 @@ class Plan:
         }
         self.holder = {node: owner for owner, nodes in self.cover.items() for node in nodes}
         self.additions: tuple[Addition, ...] = () if apart else fold_order(self.holder, count)
-        self.bounds = tuple(_cut(start, stop, len(view.slices)) for start, stop in buckets)
+        cut = _cut_at_cells if cells else _cut
+        self.bounds = tuple(cut(start, stop, len(view.slices)) for start, stop in buckets)
         self.index = {owner: place for place, owner in enumerate(view.slices)}
 
     def slice_of(self, owner: int, bucket: int) -> tuple[int, int]:
@@ -79,6 +91,17 @@ class Plan:
 
 def _cut(start: int, stop: int, parts: int) -> tuple[int, ...]:
     return tuple(start + (stop - start) * part // parts for part in range(parts + 1))
+
+
+def cells_of(start: int, stop: int) -> tuple[int, ...]:
+    """The bounds of a bucket's cells. They depend on nothing but the bucket, so what is worked out cell by
+    cell is the same whoever does it."""
+    return _cut(start, stop, max(CELLS_LEAST, -(-(stop - start) // CELL_MOST)))
+
+
+def _cut_at_cells(start: int, stop: int, parts: int) -> tuple[int, ...]:
+    cells = cells_of(start, stop)
+    return tuple(cells[(len(cells) - 1) * part // parts] for part in range(parts + 1))
 
 
 class Scratch:
@@ -127,6 +150,7 @@ class Round:
         self._received: dict[tuple[int, Node], Tensor] = {}
         self._in_place: set[tuple[int, int, int]] = set()
         self.parts: dict[int, PartNote] = {}
+        self.surveys: dict[int, bytes] = {}
         self.whole: NodeNote | None = None
         """What the parts say, taken together; if nobody else decides that, they are added up."""
         self.sent: set[tuple[Node, int]] = set()

@@ -55,6 +55,11 @@ class Exchange:
         return self._plan
 
     @property
+    def surveys(self) -> bool:
+        """Whether slices are surveyed before they are reduced."""
+        return self._ruling is not None and self._ruling.surveys
+
+    @property
     def in_view(self) -> bool:
         return self._plan is not None
 
@@ -63,10 +68,11 @@ class Exchange:
         self._rounds.clear()
         member = view.member(self._replica)
         self._incarnation = member.incarnation if member is not None else 0
+        self._plan = self._plan_of(view) if member is not None else None
+
+    def _plan_of(self, view: View) -> Plan:
         apart = self._ruling is not None
-        self._plan = (
-            Plan(view, self._replica, self._layout.buckets, apart=apart) if member is not None else None
-        )
+        return Plan(view, self._replica, self._layout.buckets, apart=apart, cells=self.surveys)
 
     def round(self, step: int) -> Round:
         round_ = self._rounds.get(step)
@@ -157,7 +163,7 @@ class Exchange:
         """Whether frames of this view are for a round that is going on."""
         return self._plan is not None and self._plan.view.number == view
 
-    def deliver(self, sender: int, header: Header, payload: memoryview | PartNote) -> None:
+    def deliver(self, sender: int, header: Header, payload: memoryview | PartNote | bytes) -> None:
         """A frame of the view in force has come."""
         if self._plan is None:
             return
@@ -166,13 +172,23 @@ class Exchange:
             if self._ruling is not None:
                 self._ruling.check(round_, sender, payload)
             round_.parts[sender] = payload
+        elif isinstance(payload, bytes):
+            if self._ruling is not None:
+                self._ruling.take_survey(round_, sender, payload)
         elif header.kind == Kind.SCATTER:
             round_.scattered(sender, header.bucket, Node(header.lo, header.hi), payload)
         elif header.kind == Kind.RESULT:
             round_.resulted(sender, header.bucket, payload)
 
+    def survey(self, step: int) -> None:
+        """All parts are in: find out what everybody has to know of the own slice."""
+        assert self._ruling is not None
+        round_ = self.round(step)
+        round_.concluded()
+        self._ruling.survey(round_)
+
     def conclude(self, step: int) -> None:
-        """All parts are in: see to it that the own slice is with everybody."""
+        """All parts and surveys are in: see to it that the own slice is with everybody."""
         round_ = self.round(step)
         round_.concluded()
         if self._ruling is not None:

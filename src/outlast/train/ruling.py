@@ -7,35 +7,48 @@ losses, and its buckets leave before the last of them is counted. So what travel
 gradient times its weight, and the owner divides by the weight that its sender claims. A wrong claim spoils
 the sender's own row and no other.
 
-What comes out is the update itself, so the record's weight is 1. Everything in it is decided by the rule:
+What comes out is the update itself, so the record's weight is 1. Each shard has one voice:
 
 - *Gradients*: a shard that did not use a parameter has a row of zeros there. A parameter that no shard says
   it used has no gradient at all.
-- *Float buffers* lie behind the gradients in the same vector, and are coordinates like all others.
+- *Float buffers* lie behind the gradients in the same vector, and the *loss* is one more number. A rule that
+  looks at each coordinate by itself is applied to them as well. One that compares whole contributions is
+  not: buffers must not drown what gradients say, and whoever sends a fair gradient may still send foul
+  buffers. There they are the median.
 - *Integer buffers* are the lower median, per element, of the shards that changed them: one of their values.
-- *The loss* is one more coordinate.
 
-Shards without samples have the weight 0, and no voice.
+Shards without samples have the weight 0, and no voice. Where more contributions are not finite than the rule
+withstands, neither is the update.
 
-The bits are the same on every member and for every assignment, because each coordinate of a result depends
-on the rows' values there and on nothing else: neither on where a slice begins, nor on how it is worked off.
+Rules that compare whole contributions need a *survey* of all slices first, a matrix of V by V numbers, which
+is added up over slices. Slices change with the members, and sums of floats with their brackets: so gradients
+are cut into *cells* that never change, slices are made of whole cells, and surveys are made for each cell
+and added in the order of cells.
+
+So the bits are the same on every member and for every assignment: coordinates by themselves depend on the
+rows' values there and on nothing else, and all else is worked out cell by cell.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from outlast.errors import ConfigError, ProtocolError
 from outlast.mesh.kinds import NodeNote, PartNote
-from outlast.mesh.round import Round
+from outlast.mesh.round import Round, cells_of
 from outlast.protocol.tree import Node
-from outlast.rules import Mean, Plan, Rule, Stage, eager
+from outlast.rules import Mean, Median, Plan, Rule, Stage, eager
 from outlast.train.layout import IntegerBuffer, Layout
 from outlast.train.sampling import SampleOrder
 from outlast.train.sums import from_bytes, raw_bytes
 
-CHUNK = 1 << 18
+PIECE = 1 << 18
 """Coordinates that are divided and ruled on at a time, so that no second copy of all rows is needed."""
 
 WEIGHT_MOST = 1e300
@@ -53,8 +66,11 @@ def checked_rule(rule: object, shard_count: int, order: SampleOrder | None) -> R
         raise ConfigError(
             f"rule = {rule!r} is a {type(rule).__name__}: use one of outlast.rules, as in rules.Median()."
         )
-    if rule.needs.gram:
-        raise ConfigError(f"rule = {rule}: in training, rules work that look at each coordinate by itself.")
+    if rule.needs.centre:
+        raise ConfigError(
+            f"rule = {rule} starts from the last result, which a replica that has just come back does not "
+            "have: it can't be used in training yet. rules.GeometricMedian() is near to it."
+        )
     try:
         rule.tolerates(shard_count)
     except ConfigError as error:
@@ -74,11 +90,24 @@ def checked_rule(rule: object, shard_count: int, order: SampleOrder | None) -> R
     return rule
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    """What becomes of the rows, and of what lies beside the gradients."""
+
+    plan: Plan | None
+    beside: Plan | None
+    otherwise: float = 0.0
+    """What the result is where there is no plan."""
+
+
 class Ruling:
     """What a replica does where others add up."""
 
     def __init__(self, rule: Rule, layout: Layout) -> None:
         self.rule = rule
+        self.surveys = rule.needs.gram
+        """Whether the rule compares whole contributions."""
+        self._beside = Median() if self.surveys else rule
         self._layout = layout
 
     def check(self, round_: Round, sender: int, part: PartNote) -> None:
@@ -92,36 +121,103 @@ class Ruling:
                     f"replica {sender} says that shard {note.lo} has the weight {note.weight}"
                 )
 
+    # What the rule has to know of all slices.
+
+    def survey(self, round_: Round) -> None:
+        """All parts are in: survey the cells of the own slice."""
+        weights = [note.weight for note in _in_order(round_)]
+        found = []
+        for bucket, lo, hi in self._cells(round_, round_.plan.replica):
+            base, _ = round_.plan.slice_of(round_.plan.replica, bucket)
+            rows = _divided(round_.rows(bucket), weights, slice(lo - base, hi - base))
+            matrix = self.rule.survey(rows)
+            assert matrix is not None
+            found.append(matrix)
+        round_.surveys[round_.plan.replica] = raw_bytes(torch.stack(found)) if found else b""
+
+    def take_survey(self, round_: Round, sender: int, survey: bytes) -> None:
+        size = self._side(round_) ** 2 * torch.float64.itemsize
+        if len(survey) != size * sum(1 for _ in self._cells(round_, sender)):
+            raise ProtocolError(f"replica {sender} sends a survey of {len(survey)} bytes, which does not fit")
+        round_.surveys[sender] = survey
+
+    def _side(self, round_: Round) -> int:
+        return len(round_.plan.view.shards) + int(self.rule.needs.origin)
+
+    def _cells(self, round_: Round, owner: int) -> Iterator[tuple[int, int, int]]:
+        """The cells of gradients that a member owns: (bucket, from, to). Buffers are no part of a survey."""
+        for bucket in range(self._layout.parameter_buckets):
+            start, stop = round_.plan.slice_of(owner, bucket)
+            for lo, hi in pairwise(cells_of(*self._layout.buckets[bucket])):
+                if start <= lo < hi <= stop:
+                    yield bucket, lo, hi
+
+    def _added_up(self, round_: Round) -> Tensor:
+        """The survey of everything, added in the order of cells, whoever owns them."""
+        side = self._side(round_)
+        by_place: dict[int, Tensor] = {}
+        for owner in round_.plan.owners:
+            matrices = from_bytes(round_.surveys[owner], torch.float64).view(-1, side, side)
+            cells = self._cells(round_, owner)
+            by_place.update({lo: matrix for (_, lo, _), matrix in zip(cells, matrices, strict=True)})
+        total = torch.zeros(side, side, dtype=torch.float64)
+        for _, matrix in sorted(by_place.items()):
+            total += matrix
+        return total
+
+    # What comes of it.
+
     def settle(self, round_: Round) -> None:
-        """All parts are in: rule on the own slice and send it to all."""
-        notes = [note for _, note in sorted(round_.notes().items())]
+        """All parts and surveys are in: rule on the own slice and send it to all."""
+        notes = _in_order(round_)
         weights = [note.weight for note in notes]
-        if not any(weights):
-            round_.whole = NodeNote(0, len(notes), 0.0, 0.0, b"", {})
-            self._publish(round_, None, weights)
-            return
-        plan = self.rule.plan(len(weights), None, weights, step=round_.step)
+        verdict = self._verdict(round_, weights)
         round_.whole = NodeNote(
             lo=0,
             hi=len(notes),
-            weight=1.0,
-            loss=_loss(plan, notes),
+            weight=1.0 if verdict.beside is not None else 0.0,
+            loss=_loss(verdict.beside, notes) if verdict.beside is not None else 0.0,
             mask=self._mask(notes),
             integers=self._integers(notes),
         )
-        self._publish(round_, plan, weights)
-
-    def _publish(self, round_: Round, plan: Plan | None, weights: list[float]) -> None:
         for bucket in range(len(round_.plan.bounds)):
             lo, hi = round_.plan.slice_of(round_.plan.replica, bucket)
             if lo == hi:
                 continue
             out = round_.record[lo:hi]
+            plan = verdict.plan if bucket < self._layout.parameter_buckets else verdict.beside
             if plan is None:
-                out.zero_()
+                out.fill_(verdict.otherwise)
             else:
-                _apply(plan, round_.rows(bucket), weights, out)
+                for part in self._pieces(round_, bucket):
+                    # Nothing is compiled here, where everybody waits.
+                    with eager():
+                        plan.apply(_divided(round_.rows(bucket), weights, part), out=out[part])
             round_.publish(bucket)
+
+    def _verdict(self, round_: Round, weights: list[float]) -> _Verdict:
+        count, present = len(weights), sum(1 for weight in weights if weight)
+        if not present:
+            return _Verdict(None, None)
+        beside = self._beside.plan(count, None, weights, step=round_.step)
+        if not self.surveys:
+            return _Verdict(beside, beside)
+        survey = self._added_up(round_)
+        finite = survey.diagonal().isfinite().tolist()
+        lost = sum(1 for weight, good in zip(weights, finite, strict=False) if weight and not good)
+        if lost > self.rule.tolerates(present):
+            return _Verdict(None, beside, otherwise=math.nan)
+        return _Verdict(self.rule.plan(count, survey, weights, step=round_.step), beside)
+
+    def _pieces(self, round_: Round, bucket: int) -> Iterator[slice]:
+        """The own slice of a bucket, piece by piece. Matrix products depend on where they begin and end, so
+        where there are cells it is cut like them."""
+        start, stop = round_.plan.slice_of(round_.plan.replica, bucket)
+        if self.surveys:
+            cells = pairwise(cells_of(*self._layout.buckets[bucket]))
+            yield from (slice(lo - start, hi - start) for lo, hi in cells if start <= lo < hi <= stop)
+        else:
+            yield from (slice(at, min(at + PIECE, stop - start)) for at in range(0, stop - start, PIECE))
 
     def _mask(self, notes: list[NodeNote]) -> bytes:
         """What any shard used or changed."""
@@ -142,16 +238,14 @@ class Ruling:
         return integers
 
 
-def _apply(plan: Plan, rows: list[Tensor], weights: list[float], out: Tensor) -> None:
-    for begin in range(0, out.numel(), CHUNK):
-        part = slice(begin, min(begin + CHUNK, out.numel()))
-        # A row without weight has no voice, so it is not looked at.
-        divided = [
-            row[part] / weight if weight else row[part] for row, weight in zip(rows, weights, strict=True)
-        ]
-        # Nothing is compiled here, where everybody waits.
-        with eager():
-            plan.apply(divided, out=out[part])
+def _in_order(round_: Round) -> list[NodeNote]:
+    """What goes with each shard's contribution."""
+    return [note for _, note in sorted(round_.notes().items())]
+
+
+def _divided(rows: list[Tensor], weights: list[float], part: slice) -> list[Tensor]:
+    """The shards' own gradients. A row without weight has no voice, so nobody looks at it."""
+    return [row[part] / weight if weight else row[part] for row, weight in zip(rows, weights, strict=True)]
 
 
 def _loss(plan: Plan, notes: list[NodeNote]) -> float:
