@@ -160,7 +160,7 @@ GEOMETRIC = [
 def test_every_assignment_comes_to_the_same_bits_by_distances_too(rule: rules.Rule) -> None:
     given = contributions()
     rows, buffers = own_rows(given), LAYOUT.buckets[-1].start
-    expected = rule(rows[:, :buffers], [node.weight for node in given if node.weight], step=1)
+    expected = rule(rows[:, :buffers], [min(node.weight, 3.0) for node in given if node.weight], step=1)
     found = [r for seed, shards in enumerate(ASSIGNMENTS) for r in Members(shards, rule, seed).settle(given)]
     for record in found:
         assert same_bits(record.vector, found[0].vector)
@@ -200,6 +200,17 @@ def test_one_contribution_that_is_not_finite_is_left_out(rule: rules.Rule) -> No
     given[1].flat[5] = float("nan")
     for record in Members(ASSIGNMENTS[2], rule).settle(given):
         assert record.vector.isfinite().all()
+
+
+@pytest.mark.parametrize("rule", [rules.GeometricMedian(), rules.NNM(f=1) | rules.TrimmedMean(f=1)], ids=str)
+def test_nobody_has_the_say_by_a_weight_of_its_own_choice(rule: rules.Rule) -> None:
+    given = contributions()
+    given[1].flat.copy_(given[1].flat.sign() * 1e30)
+    fair, *_ = Members(ASSIGNMENTS[1], rule).settle(given)
+    given[1].flat.mul_(1e6)
+    given[1].weight *= 1e6
+    loud, *_ = Members(ASSIGNMENTS[1], rule).settle(given)
+    torch.testing.assert_close(loud.vector, fair.vector)
 
 
 def test_more_than_the_rule_withstands_make_an_update_that_says_so() -> None:

@@ -5,7 +5,7 @@ every contribution by itself, so with one each shard is sent apart (see `mesh/ro
 slice takes its rows when all parts are in. It is then that weights are known: a shard may have several
 losses, and its buckets leave before the last of them is counted. So what travels is the same as ever, the
 gradient times its weight, and the owner divides by the weight that its sender claims. A wrong claim spoils
-the sender's own row and no other.
+the sender's own row and no other. Where a rule weighs shards, none counts more than the median shard.
 
 What comes out is the update itself, so the record's weight is 1. Each shard has one voice:
 
@@ -207,7 +207,7 @@ class Ruling:
         lost = sum(1 for weight, good in zip(weights, finite, strict=False) if weight and not good)
         if lost > self.rule.tolerates(present):
             return _Verdict(None, beside, otherwise=math.nan)
-        return _Verdict(self.rule.plan(count, survey, weights, step=round_.step), beside)
+        return _Verdict(self.rule.plan(count, survey, _voices(weights), step=round_.step), beside)
 
     def _pieces(self, round_: Round, bucket: int) -> Iterator[slice]:
         """The own slice of a bucket, piece by piece. Matrix products depend on where they begin and end, so
@@ -241,6 +241,13 @@ class Ruling:
 def _in_order(round_: Round) -> list[NodeNote]:
     """What goes with each shard's contribution."""
     return [note for _, note in sorted(round_.notes().items())]
+
+
+def _voices(weights: list[float]) -> list[float]:
+    """What each shard counts: its weight, but no more than the (lower) median of all. Weights are claims, and
+    nobody shall have the say by claiming to have seen more samples than everybody else."""
+    positive = sorted(weight for weight in weights if weight)
+    return [min(weight, positive[(len(positive) - 1) // 2]) for weight in weights]
 
 
 def _divided(rows: list[Tensor], weights: list[float], part: slice) -> list[Tensor]:
