@@ -20,7 +20,7 @@ ALLOWED = {
     "run": {"wire", "protocol", "kinship", "errors"},
     "coordinator": {"wire", "protocol", "kinship", "errors"},
     "agent": {"wire", "protocol", "kinship", "errors"},
-    "train": {"mesh", "state", "wire", "protocol", "kinship", "crashpoints", "errors"},
+    "train": {"mesh", "rules", "state", "wire", "protocol", "kinship", "crashpoints", "errors"},
     "mesh": {"wire", "protocol", "errors"},
     "state": {"protocol", "kinship", "errors"},
     "rules": {"errors"},

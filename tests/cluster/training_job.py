@@ -19,13 +19,17 @@ import torch
 from torch import Tensor, nn
 
 import outlast
-from outlast import crashpoints
+from outlast import crashpoints, rules
 from outlast.kinship import children_of
 from outlast.state.digest import state_digest
 from outlast.testing.crash import crash_by_plan
 from outlast.wire.handover import handover
 from outlast.wire.rundir import RunDirectory
 
+RULES: dict[str, rules.Rule] = {
+    "trimmed_mean": rules.TrimmedMean(f=1),
+    "nnm_trimmed_mean": rules.NNM(f=1) | rules.TrimmedMean(f=1),
+}
 SAMPLES = 99
 GLOBAL_BATCH = 24
 
@@ -88,6 +92,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--steps", type=int, default=100)
     arguments.add_argument("--shards", type=int)
+    arguments.add_argument("--rule", choices=RULES)
     arguments.add_argument("--pace", type=float, default=0.0)
     arguments.add_argument("--enough", type=Path)
     arguments.add_argument("--ledger")
@@ -118,6 +123,7 @@ def main() -> None:
         data=data,
         state={"schedule": schedule},
         shards=options.shards,
+        rule=RULES.get(options.rule),
         ledger=options.ledger,
         checkpoints=options.checkpoints or None,
         every=int(options.every) if options.every.isdigit() else options.every,

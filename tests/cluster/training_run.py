@@ -19,10 +19,10 @@ SCRIPT = str(Path(__file__).with_name("training_job.py"))
 
 
 @functools.cache
-def hash_alone(steps: int, shards: int) -> str:
+def hash_alone(steps: int, shards: int, rule: str | None = None) -> str:
     """The hash of a run without faults, in one process that is started by hand."""
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--steps", str(steps), "--shards", str(shards)],
+        [sys.executable, SCRIPT, "--steps", str(steps), "--shards", str(shards), *_following(rule)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -30,6 +30,10 @@ def hash_alone(steps: int, shards: int) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split("HASH ")[1].strip()
+
+
+def _following(rule: str | None) -> list[str]:
+    return [] if rule is None else ["--rule", rule]
 
 
 class TrainingRun(LocalCluster):
@@ -41,6 +45,7 @@ class TrainingRun(LocalCluster):
         *script_options: str,
         steps: int = 400,
         shards: int | None = None,
+        rule: str | None = None,
         pace_s: float = 0.06,
         ledgers: Path | None = None,
         options: tuple[str, ...] = (),
@@ -49,9 +54,11 @@ class TrainingRun(LocalCluster):
         self._steps = steps
         self._replicas = replicas
         self._shards = shards or replicas
+        self._rule = rule
         self.ledgers = ledgers or self.home / "ledgers"
         self._enough = self.home / "enough"
         self._command += [SCRIPT, "--steps", str(steps), "--shards", str(self._shards), *script_options]
+        self._command += _following(rule)
         self._command += ["--pace", str(pace_s), "--enough", str(self._enough), "--ledger", str(self.ledgers)]
 
     def wait_until(self, what: str, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
@@ -82,7 +89,7 @@ class TrainingRun(LocalCluster):
 
     def check_result(self) -> None:
         hashes = set(re.findall(r"HASH (\w+)", self.said("stdout")))
-        assert hashes == {hash_alone(self._steps, self._shards)}, self.said()
+        assert hashes == {hash_alone(self._steps, self._shards, self._rule)}, self.said()
         audit = merge_ledgers(sorted(self.ledgers.glob("*.ledger")))
         assert audit.ok and audit.steps == self._steps, audit.describe() + self.said()
         assert self.processes() == []

@@ -27,6 +27,8 @@ from outlast.protocol.steps import (
     StepAction,
     StepCore,
     Sum,
+    Survey,
+    Surveyed,
     Switched,
     Want,
     Whole,
@@ -43,9 +45,9 @@ def view_of(number: int, *members: int, learners: tuple[int, ...] = (), paused: 
     )
 
 
-def at(newest: int, view: View, replica: int = 0) -> StepCore:
+def at(newest: int, view: View, replica: int = 0, *, surveys: bool = False) -> StepCore:
     """A replica that trains in this view and holds everything up to this step."""
-    core = StepCore(replica)
+    core = StepCore(replica, surveys=surveys)
     core.adopt(view, in_band=False)
     for other in core.others:
         core.received(other, Holding(BLANK))
@@ -130,6 +132,35 @@ def test_parts_that_come_early_are_kept_within_a_bound() -> None:
     complete(core, 1)
     assert core.contribute()[1:] == [Conclude(2)]
     assert sorted(core._parts) == [2]
+
+
+def test_a_slice_is_reduced_when_all_surveys_are_in() -> None:
+    core = at(0, view_of(1, 0, 1, 2), surveys=True)
+    core.contribute()
+    core.received(1, Part(1))
+    assert core.received(1, Surveyed(1)) == []
+    assert core.received(2, Part(1)) == [Survey(1)]
+    assert said(core.surveyed(1)) == [((1, 2), Surveyed(1))]
+    assert core.summed(1) == []
+    assert core.received(2, Surveyed(1)) == [Conclude(1)]
+    core.summed(1)
+    core.received(1, Sum(1))
+    assert core.received(2, Sum(1)) == [Completed(1), Attempt(2)]
+
+
+def test_surveys_of_an_earlier_view_count_for_nothing() -> None:
+    core = at(0, view_of(1, 0, 1, 2), surveys=True)
+    core.contribute()
+    core.received(1, Part(1))
+    core.received(2, Part(1))
+    core.received(1, Surveyed(1))
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    assert core.surveyed(1) == []
+    core.received(1, Holding(0))
+    core.contribute()
+    assert core.received(1, Part(1)) == [Survey(1)]
+    assert said(core.surveyed(1)) == [((1,), Surveyed(1))]
+    assert core.received(1, Surveyed(1)) == [Conclude(1)]
 
 
 # A view that was adopted out of step.

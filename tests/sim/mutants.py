@@ -110,6 +110,19 @@ class PartsKept(StepCore):
         return actions
 
 
+class SurveysKept(StepCore):
+    """Takes surveys of the view before for those of the present one."""
+
+    def __init__(self, replica: int) -> None:
+        super().__init__(replica, surveys=True)
+
+    def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
+        surveyed = self._surveyed
+        actions = super().adopt(view, in_band=in_band)
+        self._surveyed = surveyed
+        return actions
+
+
 class FirstHoldingSuffices(StepCore):
     """Goes on as soon as one other member has said what it holds."""
 
@@ -250,6 +263,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         "nothing has happened to it",
     ),
     "parts of an earlier view kept": (Cast(steps=PartsKept), "has no record of step|is back|has ended"),
+    "surveys of an earlier view kept": (Cast(steps=SurveysKept), "by the surveys of"),
     "not everybody waited for": (
         Cast(steps=FirstHoldingSuffices),
         "feeds step|another record|stable|hangs at step",

@@ -1,11 +1,15 @@
 """The protocol keeps its promises under thousands of seeds, and one seed always tells the same story."""
 
+from functools import partial
+
 import pytest
 
-from outlast.sim.simulation import Simulation
+from outlast.protocol.steps import StepCore
+from outlast.sim.simulation import Cast, Simulation
 from outlast.sim.sweep import sweep
 
 SEEDS = 2_000
+SEEDS_WITH_SURVEYS = 500
 SOAK_SEEDS = 100_000
 
 
@@ -16,6 +20,14 @@ def test_promises_hold_under_every_seed(soak: bool) -> None:
     assert tally.views > 2 * tally.seeds, "hardly anything happened: the faults do not bite"
     assert tally.commits > tally.seeds, "hardly anything was saved"
     assert tally.resumes > tally.seeds / 8, "hardly anybody went on from a checkpoint"
+
+
+@pytest.mark.timeout(5400)
+def test_promises_hold_where_slices_are_surveyed(soak: bool) -> None:
+    cast = Cast(steps=partial(StepCore, surveys=True))
+    tally, violation = sweep(range(SOAK_SEEDS if soak else SEEDS_WITH_SURVEYS), cast=cast)
+    assert violation is None, f"seed {violation.seed}: {violation.violation}\n{violation.story}"
+    assert tally.steps > tally.seeds
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -6,6 +6,7 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     SCATTER    (view, step, bucket, node)   a contribution, to the owner of the slice
     RESULT     (view, step, bucket)         the owner's reduced slice, to every member
     PART       (view, step)  PartNote       all my contributions are with you
+    SURVEY     (view, step)  float64        what the rule has to know of my slice, to every member
     SUM        (view, step)                 all my results are with you
     HOLDING    (view)        step + 1       my newest record; flag 1: I train in this view already
     WANT, GONE (view, step)                 see `protocol/steps.py`
@@ -55,6 +56,7 @@ class Kind(IntEnum):
     SAVED = 18
     READ = 19
     CHUNK = 20
+    SURVEY = 21
 
 
 class Way(IntEnum):

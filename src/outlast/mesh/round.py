@@ -8,6 +8,10 @@ along the fixed tree and sends the result to everyone:
 
 With one shard per member that moves exactly the bytes of a ring all-reduce, in two hops instead of many.
 
+Where a rule decides what becomes of the contributions, every shard is contributed *apart*, and nothing is
+added here: when all parts are in, whoever knows the rule takes the rows, writes the result to its place in
+the record and publishes it. See `train/ruling.py`.
+
 Contributions are received into scratch memory and stay as they are until the step is over, so a bucket that
 is sent again (its owner was surprised by a late gradient) is simply folded and sent again; whatever comes
 last is what counts, since PART and SUM come after it on the same connection. Results are received straight
@@ -29,7 +33,7 @@ from torch import Tensor
 from outlast.errors import ProtocolError
 from outlast.mesh.kinds import NodeNote, PartNote, RecordNote
 from outlast.mesh.memory import bytes_of
-from outlast.protocol.tree import Addition, Node, cover, fold_order
+from outlast.protocol.tree import Addition, Node, cover, fold_order, leaf
 from outlast.protocol.views import View
 
 ScatterTo = Callable[[int, int, Node, memoryview, object], None]
@@ -38,6 +42,10 @@ ScatterTo = Callable[[int, int, Node, memoryview, object], None]
 ResultTo = Callable[[int, memoryview], None]
 """(bucket, memory): send a reduced slice to every other member."""
 
+CELLS_LEAST = 16
+CELL_MOST = 1 << 18
+"""Enough cells that members can share them fairly, and none so large that a copy of its rows would hurt."""
+
 Merge = Callable[[int, bytes, bytes], bytes]
 """Two values of one integer buffer become one."""
 
@@ -45,8 +53,19 @@ Merge = Callable[[int, bytes, bytes], bytes]
 class Plan:
     """What a view means for the reduce; the same for all of its steps."""
 
-    def __init__(self, view: View, replica: int, buckets: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        view: View,
+        replica: int,
+        buckets: Sequence[tuple[int, int]],
+        *,
+        apart: bool = False,
+        cells: bool = False,
+    ) -> None:
+        """`apart`: every shard is contributed by itself, and not added to others. `cells`: slices are made of
+        whole cells, which are the same in every view."""
         self.view = view
+        self.apart = apart
         self.replica = replica
         self.owners = view.slices
         self.others = tuple(owner for owner in view.slices if owner != replica)
@@ -55,10 +74,14 @@ class Plan:
             held[owner].append(shard)
         count = len(view.shards)
         self.shards = tuple(held.get(replica, ()))
-        self.cover = {owner: cover(shards, count) for owner, shards in held.items()}
+        self.cover = {
+            owner: tuple(map(leaf, shards)) if apart else cover(shards, count)
+            for owner, shards in held.items()
+        }
         self.holder = {node: owner for owner, nodes in self.cover.items() for node in nodes}
-        self.additions: tuple[Addition, ...] = fold_order(self.holder, count)
-        self.bounds = tuple(_cut(start, stop, len(view.slices)) for start, stop in buckets)
+        self.additions: tuple[Addition, ...] = () if apart else fold_order(self.holder, count)
+        cut = _cut_at_cells if cells else _cut
+        self.bounds = tuple(cut(start, stop, len(view.slices)) for start, stop in buckets)
         self.index = {owner: place for place, owner in enumerate(view.slices)}
 
     def slice_of(self, owner: int, bucket: int) -> tuple[int, int]:
@@ -68,6 +91,17 @@ class Plan:
 
 def _cut(start: int, stop: int, parts: int) -> tuple[int, ...]:
     return tuple(start + (stop - start) * part // parts for part in range(parts + 1))
+
+
+def cells_of(start: int, stop: int) -> tuple[int, ...]:
+    """The bounds of a bucket's cells. They depend on nothing but the bucket, so what is worked out cell by
+    cell is the same whoever does it."""
+    return _cut(start, stop, max(CELLS_LEAST, -(-(stop - start) // CELL_MOST)))
+
+
+def _cut_at_cells(start: int, stop: int, parts: int) -> tuple[int, ...]:
+    cells = cells_of(start, stop)
+    return tuple(cells[(len(cells) - 1) * part // parts] for part in range(parts + 1))
 
 
 class Scratch:
@@ -88,7 +122,6 @@ class Scratch:
 @dataclass(slots=True)
 class _Bucket:
     contributions: dict[Node, Tensor]
-    folded: bool = False
 
 
 class Round:
@@ -117,6 +150,9 @@ class Round:
         self._received: dict[tuple[int, Node], Tensor] = {}
         self._in_place: set[tuple[int, int, int]] = set()
         self.parts: dict[int, PartNote] = {}
+        self.surveys: dict[int, bytes] = {}
+        self.whole: NodeNote | None = None
+        """What the parts say, taken together; if nobody else decides that, they are added up."""
         self.sent: set[tuple[Node, int]] = set()
 
     @property
@@ -197,16 +233,20 @@ class Round:
     def _contribute(self, bucket: int, node: Node, memory: Tensor) -> None:
         state = self._buckets[bucket]
         state.contributions[node] = memory
-        if len(state.contributions) == len(self.plan.holder):
+        if len(state.contributions) == len(self.plan.holder) and not self.plan.apart:
             self._fold(bucket, state)
 
     def _fold(self, bucket: int, state: _Bucket) -> None:
         lo, hi = self.plan.slice_of(self.plan.replica, bucket)
         out = self.record[lo:hi]
         fold(state.contributions, self.plan.additions, out)
-        state.folded = True
+        self.publish(bucket)
+
+    def publish(self, bucket: int) -> None:
+        """The own slice of this bucket is in the record: to all others with it."""
         if self.plan.others:
-            self._result(bucket, bytes_of(out))
+            lo, hi = self.plan.slice_of(self.plan.replica, bucket)
+            self._result(bucket, bytes_of(self.record[lo:hi]))
 
     # The end.
 
@@ -214,27 +254,36 @@ class Round:
         """All parts are in, so by the order of frames all contributions are, too."""
         for bucket, state in enumerate(self._buckets):
             lo, hi = self.plan.slice_of(self.plan.replica, bucket)
-            if lo < hi and not state.folded:
+            if lo < hi and len(state.contributions) < len(self.plan.holder):
                 missing = sorted(node for node in self.plan.holder if node not in state.contributions)
                 raise ProtocolError(
                     f"step {self.step}: all parts are in, but of bucket {bucket} the contributions "
                     f"{[tuple(node) for node in missing]} are not"
                 )
 
-    def note(self) -> RecordNote:
-        """What the parts say, added up along the same tree."""
-        notes: dict[Node, NodeNote] = {}
-        for part in self.parts.values():
-            for note in part.nodes:
-                notes[Node(note.lo, note.hi)] = note
+    def rows(self, bucket: int) -> list[Tensor]:
+        """The own slice of all contributions, in the order of shards."""
+        contributions = self._buckets[bucket].contributions
+        return [contributions[node] for node in sorted(contributions)]
+
+    def notes(self) -> dict[Node, NodeNote]:
+        """What goes with the contributions."""
+        return {Node(note.lo, note.hi): note for part in self.parts.values() for note in part.nodes}
+
+    def _summed_up(self) -> NodeNote:
+        notes = self.notes()
         for left, right, parent in self.plan.additions:
             notes[parent] = _added(notes[left], notes[right], self._merge)
-        root = notes[Node(0, len(self.plan.view.shards))]
+        return notes[Node(0, len(self.plan.view.shards))]
+
+    def note(self) -> RecordNote:
+        """What the parts say, added up along the same tree, unless `whole` says it."""
+        whole = self.whole if self.whole is not None else self._summed_up()
         return RecordNote(
-            weight=root.weight,
-            loss=root.loss,
-            mask=root.mask,
-            integers=root.integers,
+            weight=whole.weight,
+            loss=whole.loss,
+            mask=whole.mask,
+            integers=whole.integers,
             view=self.plan.view.number,
             shards=self.plan.view.shards,
             save={part.save for part in self.parts.values()} in ({1}, {0, 1}),

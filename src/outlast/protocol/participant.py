@@ -121,6 +121,9 @@ class Participant:
     def contribute(self, now: float) -> list[Action]:
         return self._run(self.steps.contribute(), now)
 
+    def surveyed(self, step: int, now: float) -> list[Action]:
+        return self._run(self.steps.surveyed(step), now)
+
     def summed(self, step: int, now: float) -> list[Action]:
         return self._run(self.steps.summed(step), now)
 

@@ -6,6 +6,10 @@ everybody (its *part*), reduces the slice of the gradient that it owns, and send
 
     COMPUTING ──contribute──▶ all parts are in ──conclude──▶ all sums are in ──▶ Completed(step)
 
+Where the rule of the run compares whole contributions, owners first tell each other what each has to know of
+all slices (their *surveys*), and reduce when all of them are in. Everything that is said of parts and sums
+here holds for surveys, too.
+
 Three facts make that safe, and each is one line of code below:
 
 1. *An attempt is completed from its own pieces only.* Adopting a view throws away every part and every sum
@@ -103,6 +107,13 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Surveyed:
+    """What has to be known of the slice that I own, before any is reduced, is with you."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Sum:
     """The slice that I own of this step is reduced, and with you."""
 
@@ -137,7 +148,7 @@ class Switched:
     view: View
 
 
-Body = Holding | Want | Part | Sum | Whole | Gone | Handed | Switched
+Body = Holding | Want | Part | Surveyed | Sum | Whole | Gone | Handed | Switched
 
 
 # What the core wants done.
@@ -163,8 +174,16 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Survey:
+    """All parts are in: survey the own slice, send that to all, and say so with `surveyed`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Conclude:
-    """All parts are in: finish the own slice, send it, and say so with `summed`."""
+    """All parts are in, and all surveys where there are any: finish the own slice, send it, and say so with
+    `summed`."""
 
     step: int
 
@@ -250,6 +269,7 @@ StepAction = (
     Say
     | Found
     | Attempt
+    | Survey
     | Conclude
     | Completed
     | Stable
@@ -267,8 +287,10 @@ StepAction = (
 class StepCore:
     """One life of a replica."""
 
-    def __init__(self, replica: int) -> None:
+    def __init__(self, replica: int, *, surveys: bool = False) -> None:
+        """`surveys`: slices are surveyed before they are reduced."""
         self.replica = replica
+        self._surveys = surveys
         self.view = View()
         self.mode = Mode.IDLE
         self.newest = BLANK
@@ -288,6 +310,7 @@ class StepCore:
         self._loaded_in = 0
         """The view in which the state was given that this life began with."""
         self._contributed = False
+        self._surveying = False
         self._concluded = False
         self._heard: dict[int, Holding] = {}
         """What each member said first in this view; all reconcile by that."""
@@ -296,6 +319,7 @@ class StepCore:
         self._teachers: list[int] = []
         """Whom to ask for records, if the one that was asked does not keep them."""
         self._parts: dict[int, dict[int, Part]] = {}
+        self._surveyed: dict[int, set[int]] = {}
         self._sums: dict[int, set[int]] = {}
         self._offers: set[int] = set()
         """Stable records that are at hand, from feeds."""
@@ -324,9 +348,9 @@ class StepCore:
     def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
         """This view is in force: whatever belonged to earlier ones is void."""
         before, was, self.view = self.view, self.mode, view
-        self._heard, self._parts, self._sums, self._given = {}, {}, {}, set()
+        self._heard, self._parts, self._surveyed, self._sums, self._given = {}, {}, {}, {}, set()
         self._holds, self._teachers = {}, []
-        self._contributed = self._concluded = False
+        self._contributed = self._surveying = self._concluded = False
         self.pending = 0
         if view.member(self.replica) is None:
             self.mode = Mode.LEARNING
@@ -347,6 +371,13 @@ class StepCore:
         self._parts.setdefault(self.step, {})[self.replica] = part
         return [Say(self.others, part), *self._progress()]
 
+    def surveyed(self, step: int) -> list[StepAction]:
+        """The own slice of this step has been surveyed, and everybody is sent that."""
+        if self.mode is not Mode.RUNNING or step != self.step or not self._surveying:
+            return []
+        self._surveyed.setdefault(step, set()).add(self.replica)
+        return [Say(self.others, Surveyed(step)), *self._progress()]
+
     def summed(self, step: int) -> list[StepAction]:
         """The own slice of this step has been reduced and sent."""
         if self.mode is not Mode.RUNNING or step != self.step or not self._concluded:
@@ -363,6 +394,9 @@ class StepCore:
                 return self._wanted(sender, body.step)
             case Part() if self._near(body.step):
                 self._parts.setdefault(body.step, {})[sender] = body
+                return self._progress()
+            case Surveyed() if self._near(body.step):
+                self._surveyed.setdefault(body.step, set()).add(sender)
                 return self._progress()
             case Sum() if self._near(body.step):
                 self._sums.setdefault(body.step, set()).add(sender)
@@ -607,6 +641,11 @@ class StepCore:
             return self._look_for_closing(parts)
         if any(part.closing for part in parts.values()):
             return self._close(parts)
+        if self._surveys and not self._surveying:
+            self._surveying = True
+            return [Survey(self.step)]
+        if self._surveys and not members <= self._surveyed.get(self.step, set()):
+            return []
         if not self._concluded:
             self._concluded = True
             return [Conclude(self.step)]
@@ -641,8 +680,9 @@ class StepCore:
         """The record of this step is ours."""
         self.newest = step
         self._parts.pop(step, None)
+        self._surveyed.pop(step, None)
         self._sums.pop(step, None)
-        self._contributed = self._concluded = False
+        self._contributed = self._surveying = self._concluded = False
         actions: list[StepAction] = [Completed(step)]
         if self.mode is Mode.RUNNING:
             actions += self._tell_stable(step - 1)

@@ -104,6 +104,7 @@ class Engine:
         self.over = False
         self._early: list[member.Frame] = []
         self._sums: dict[tuple[int, int], dict[int, int]] = {}
+        self._surveys: dict[tuple[int, int], dict[int, int]] = {}
         self._offers: dict[int, tuple[int, int]] = {}
         """Stable records that were fed: in which view, and what."""
         self._given: dict[tuple[int, int], int] = {}
@@ -168,6 +169,8 @@ class Engine:
             case steps.Attempt():
                 sim.history.attempts(self, action.step)
                 self.trainer.attempt(action.step)
+            case steps.Survey():
+                self._survey(action.step)
             case steps.Conclude():
                 self._conclude(action.step)
             case steps.Completed():
@@ -204,6 +207,7 @@ class Engine:
         self.node.sim.world.note(self.node.name, f"{way} view {view.number}, holding {self.core.newest}")
         self.broken.clear()
         self._sums = {key: sums for key, sums in self._sums.items() if key[0] >= view.number}
+        self._surveys.clear()
         self._given.clear()
         self.trainer.view_changed()
         early, self._early = self._early, []
@@ -217,6 +221,8 @@ class Engine:
         for replica in say.to:
             peer = self.view.member(replica) or self.view.learner(replica)
             match say.body:
+                case steps.Surveyed():
+                    payload = self._surveys[self.view.number, say.body.step][self.node.replica]
                 case steps.Sum():
                     payload = self._sums[self.view.number, say.body.step][self.node.replica]
                 case steps.Whole():
@@ -277,6 +283,8 @@ class Engine:
         """What a frame carries counts once the core has let the frame pass."""
         assert isinstance(frame.payload, int)
         match frame.body:
+            case steps.Surveyed(step):
+                self._surveys.setdefault((frame.view, step), {})[frame.sender] = frame.payload
             case steps.Sum(step):
                 self._sums.setdefault((frame.view, step), {})[frame.sender] = frame.payload
             case steps.Whole(step) | steps.Handed(step):
@@ -284,9 +292,19 @@ class Engine:
 
     # One step.
 
+    def _survey(self, step: int) -> None:
+        if self.core.view.number != self.view.number:
+            return
+        token = self.node.sim.world.chance.getrandbits(40)
+        self._surveys.setdefault((self.view.number, step), {})[self.node.replica] = token
+        self.perform(self.participant.surveyed(step, self.node.sim.world.now))
+
     def _conclude(self, step: int) -> None:
         if self.core.view.number != self.view.number:
             return
+        surveys = self._surveys.pop((self.view.number, step), None)
+        if surveys is not None:
+            self.node.sim.history.judges(self, step, surveys)
         token = self.node.sim.world.chance.getrandbits(40)
         self._sums.setdefault((self.view.number, step), {})[self.node.replica] = token
         self.perform(self.participant.summed(step, self.node.sim.world.now))

@@ -7,6 +7,7 @@ life does that is not present any more is void, and nobody can come to depend on
   have applied a step are in the same state after it. (A record that only void lives held may be replaced.)
 - *Nothing is lost*: a step that was called stable keeps its record for as long as one of the lives that were
   members then has been present ever since. No life goes back behind a record that it holds.
+- *One judgement*: all who reduce a slice of an attempt do so by the same surveys, one of each member.
 - *One active view*: once a step was completed in a view, no present member completes one in an older view.
 - *In step*: the newest records of two members that train in the same view differ by at most one. (One that
   was promoted and still catches up does not train yet.)
@@ -52,6 +53,8 @@ class History:
         self._ever_stable: set[tuple[int, int]] = set()
         """Steps with the records that were called stable, also by lives that are over."""
         self._given_up: set[Life] = set()
+        self._judged: dict[tuple[int, int], dict[int, int]] = {}
+        """Attempts, (view, step), and the surveys by which they were reduced."""
         self._newest_acted = 0
         self.steps = 0
 
@@ -76,6 +79,13 @@ class History:
             f"{engine.node.name} attempts step {step} again, though nothing has failed",
         )
         past.attempted = max(past.attempted, step)
+
+    def judges(self, engine: Engine, step: int, surveys: dict[int, int]) -> None:
+        who, view = engine.node.name, engine.view
+        members = {m.replica for m in view.members}
+        require(surveys.keys() == members, f"{who} reduces step {step} by the surveys of {sorted(surveys)}")
+        judged = self._judged.setdefault((view.number, step), surveys)
+        require(judged == surveys, f"{who} reduces step {step} by other surveys than others do")
 
     def completed(self, engine: Engine, step: int, record: int, *, by_attempt: bool) -> None:
         life, view = _life(engine), engine.view

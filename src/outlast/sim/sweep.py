@@ -44,7 +44,7 @@ def first_violation(seeds: Iterable[int], cast: Cast) -> Verdict | None:
 
 
 def sweep(
-    seeds: Iterable[int], progress: Callable[[Tally], None] = lambda _: None
+    seeds: Iterable[int], progress: Callable[[Tally], None] = lambda _: None, cast: Cast | None = None
 ) -> tuple[Tally, Verdict | None]:
     """Run all seeds, or until one breaks a promise."""
     tally = Tally()
@@ -53,7 +53,7 @@ def sweep(
     # A fresh interpreter per worker: forking a process that may have threads is asking for trouble.
     spawn = get_context("spawn")
     with ProcessPoolExecutor(workers, spawn, initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
-        running = {pool.submit(_run_batch, batch) for batch in islice(batches, workers * 2)}
+        running = {pool.submit(_run_batch, batch, cast) for batch in islice(batches, workers * 2)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for outcome in (outcome for future in done for outcome in future.result()):
@@ -62,14 +62,14 @@ def sweep(
                     pool.shutdown(wait=False, cancel_futures=True)
                     return tally, outcome
             progress(tally)
-            running |= {pool.submit(_run_batch, batch) for batch in islice(batches, len(done))}
+            running |= {pool.submit(_run_batch, batch, cast) for batch in islice(batches, len(done))}
     return tally, None
 
 
-def _run_batch(seeds: list[int]) -> list[Verdict]:
+def _run_batch(seeds: list[int], cast: Cast | None) -> list[Verdict]:
     outcomes = []
     for seed in seeds:
-        outcomes.append(run_seed(seed))
+        outcomes.append(run_seed(seed, cast))
         if not outcomes[-1].ok:
             break
     return outcomes

@@ -27,6 +27,7 @@ from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import SHARDS_MOST, Member
+from outlast.rules import Mean, Rule
 from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
 from outlast.state.storage.opening import open_storage
 from outlast.state.training import TrainingState
@@ -43,6 +44,7 @@ from outlast.train.link import Link
 from outlast.train.reception import Reception
 from outlast.train.records import Record
 from outlast.train.restoring import Beginning
+from outlast.train.ruling import Ruling, checked_rule
 from outlast.train.saving import Saving, Settings
 from outlast.train.sums import NodeSum
 from outlast.train.tiers import Tiers, shards_of_newest
@@ -64,9 +66,12 @@ StepFacts = tuple[int, int, tuple[int, ...]]
 class Facts:
     """What all replicas of a run must have in common beside their program; part of the state."""
 
-    def __init__(self, seed: int, shards: int, fingerprint: Fingerprint | None) -> None:
+    def __init__(
+        self, seed: int, shards: int, fingerprint: Fingerprint | None, rule: Rule | None = None
+    ) -> None:
         self.seed = seed
         self.shards = shards
+        self.rule = str(rule or Mean())
         self.last: StepFacts = (0, 0, ())
         """Whoever is given the state may be the only one who survives to write this down."""
         self.given: StepFacts | None = None
@@ -76,7 +81,13 @@ class Facts:
 
     def state_dict(self) -> dict[str, Any]:
         print_ = None if self._fingerprint is None else msgspec.to_builtins(self._fingerprint)
-        return {"seed": self.seed, "shards": self.shards, "last": self.last, "fingerprint": print_}
+        return {
+            "seed": self.seed,
+            "shards": self.shards,
+            "rule": self.rule,
+            "last": self.last,
+            "fingerprint": print_,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["shards"] != self.shards:
@@ -84,6 +95,15 @@ class Facts:
                 f"The run cuts a step into {state['shards']} shards, and this replica's script into "
                 f"{self.shards}. Give all replicas the same shards or micro_batch."
             )
+        # Checkpoints from before there were rules do not name one.
+        theirs = state.get("rule", str(Mean()))
+        if theirs != self.rule and not self.resuming:
+            raise ConfigError(
+                f"The run follows the rule {theirs}, and this replica's script {self.rule}. Give all "
+                "replicas the same rule."
+            )
+        if theirs != self.rule:
+            log.warning("the checkpoint was made with the rule %s; from here on it is %s", theirs, self.rule)
         if state["fingerprint"] is not None and self._fingerprint is not None:
             found = differences(self._fingerprint, msgspec.convert(state["fingerprint"], Fingerprint))
             if found and not self.resuming:
@@ -202,6 +222,7 @@ def assemble(
     state: Mapping[str, Any],
     shards: int | None,
     micro_batch: int | None,
+    rule: Rule | None,
     ledger: str | None,
     exact: bool,
     saves: Saves | None = None,
@@ -222,7 +243,8 @@ def assemble(
         wish = wish or shards_of_newest(tiers)
     shard_count = wish or (run.read().spec.shards if run is not None else 1)
     run_id = _run_id(run)
-    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None)
+    rule = checked_rule(rule, shard_count, None if data is None else data.order)
+    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None, rule)
     layout = Layout(model)
     optimizers = _named(optimizer)
     claim = HeldClaim()
@@ -235,7 +257,8 @@ def assemble(
     def on_bucket(node: NodeSum, bucket: int) -> None:
         engine.bucket(node, bucket)
 
-    gradients = Gradients(layout, model, shard_count, on_bucket, lambda _: None)
+    gradients = Gradients(layout, model, shard_count, on_bucket, lambda _: None, apart=rule is not None)
+    ruling = None if rule is None else Ruling(rule, layout)
     mesh: Mesh | None = None
     link: Link | None = None
     if given is None:
@@ -275,7 +298,7 @@ def assemble(
         core=core,
         state=training,
         gradients=gradients,
-        exchange=Exchange(layout, core.replica, gradients.pool, send),
+        exchange=Exchange(layout, core.replica, gradients.pool, send, ruling),
         timing=Timing() if link is None else link.timing,
         changed=changed,
         link=link,

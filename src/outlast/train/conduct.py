@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, cast
 
 from outlast import crashpoints as crash
@@ -37,7 +38,10 @@ from outlast.protocol.steps import (
     Pin,
     Say,
     Stable,
+    StepCore,
     Sum,
+    Survey,
+    Surveyed,
     Switched,
     Want,
     Whole,
@@ -72,7 +76,7 @@ class Conduct:
         progress: Progress | None,
         saver: Saving | None,
     ) -> None:
-        self.participant = Participant(core)
+        self.participant = Participant(core, partial(StepCore, surveys=exchange.surveys))
         self.core = core
         self.changed = changed
         self.view = View()
@@ -151,8 +155,11 @@ class Conduct:
                         self._exchange.deliver(action.frame.sender, header, payload)
                 case Say():
                     self._say(action.to, action.body)
+                case Survey():
+                    self._exchange.survey(action.step)
+                    self.act(self.participant.surveyed(action.step, time.monotonic()))
                 case Conclude():
-                    self._exchange.round(action.step).concluded()
+                    self._exchange.conclude(action.step)
                     self.act(self.participant.summed(action.step, time.monotonic()))
                     crash.reach("gather", action.step)
                 case Stable():
@@ -268,6 +275,9 @@ class Conduct:
             case Part():
                 note = self._exchange.round(body.step).parts[self.core.replica]
                 self._post.all(peers, self.header(Kind.PART, body.step), encode(note))
+            case Surveyed():
+                survey = self._exchange.round(body.step).surveys[self.core.replica]
+                self._post.all(peers, self.header(Kind.SURVEY, body.step), survey)
             case Sum():
                 self._post.all(peers, self.header(Kind.SUM, body.step))
             case Holding():

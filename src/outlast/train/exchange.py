@@ -18,6 +18,7 @@ from outlast.protocol.views import Member, View
 from outlast.train.flats import FlatPool
 from outlast.train.layout import Layout
 from outlast.train.records import Record
+from outlast.train.ruling import Ruling
 from outlast.train.sums import NodeSum, largest
 
 Send = Callable[[int, Header, memoryview, object, bool], None]
@@ -32,8 +33,11 @@ so that a small model's step costs two messages and not four."""
 
 
 class Exchange:
-    def __init__(self, layout: Layout, replica: int, sums: FlatPool, send: Send) -> None:
-        """`sums` is where the vectors of own contributions come from."""
+    def __init__(
+        self, layout: Layout, replica: int, sums: FlatPool, send: Send, ruling: Ruling | None = None
+    ) -> None:
+        """`sums` is where the vectors of own contributions come from. Without `ruling`, they are added up."""
+        self._ruling = ruling
         self._sums = sums
         self._layout = layout
         self._replica = replica
@@ -51,6 +55,11 @@ class Exchange:
         return self._plan
 
     @property
+    def surveys(self) -> bool:
+        """Whether slices are surveyed before they are reduced."""
+        return self._ruling is not None and self._ruling.surveys
+
+    @property
     def in_view(self) -> bool:
         return self._plan is not None
 
@@ -59,7 +68,11 @@ class Exchange:
         self._rounds.clear()
         member = view.member(self._replica)
         self._incarnation = member.incarnation if member is not None else 0
-        self._plan = Plan(view, self._replica, self._layout.buckets) if member is not None else None
+        self._plan = self._plan_of(view) if member is not None else None
+
+    def _plan_of(self, view: View) -> Plan:
+        apart = self._ruling is not None
+        return Plan(view, self._replica, self._layout.buckets, apart=apart, cells=self.surveys)
 
     def round(self, step: int) -> Round:
         round_ = self._rounds.get(step)
@@ -150,17 +163,36 @@ class Exchange:
         """Whether frames of this view are for a round that is going on."""
         return self._plan is not None and self._plan.view.number == view
 
-    def deliver(self, sender: int, header: Header, payload: memoryview | PartNote) -> None:
+    def deliver(self, sender: int, header: Header, payload: memoryview | PartNote | bytes) -> None:
         """A frame of the view in force has come."""
         if self._plan is None:
             return
         round_ = self.round(header.step)
         if isinstance(payload, PartNote):
+            if self._ruling is not None:
+                self._ruling.check(round_, sender, payload)
             round_.parts[sender] = payload
+        elif isinstance(payload, bytes):
+            if self._ruling is not None:
+                self._ruling.take_survey(round_, sender, payload)
         elif header.kind == Kind.SCATTER:
             round_.scattered(sender, header.bucket, Node(header.lo, header.hi), payload)
         elif header.kind == Kind.RESULT:
             round_.resulted(sender, header.bucket, payload)
+
+    def survey(self, step: int) -> None:
+        """All parts are in: find out what everybody has to know of the own slice."""
+        assert self._ruling is not None
+        round_ = self.round(step)
+        round_.concluded()
+        self._ruling.survey(round_)
+
+    def conclude(self, step: int) -> None:
+        """All parts and surveys are in: see to it that the own slice is with everybody."""
+        round_ = self.round(step)
+        round_.concluded()
+        if self._ruling is not None:
+            self._ruling.settle(round_)
 
     def record(self, step: int) -> Record:
         """The attempt at this step is complete."""

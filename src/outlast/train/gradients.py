@@ -37,13 +37,22 @@ class Gradients:
     """One model's gradients, for one step after another. Not for more than one thread, except `pool`."""
 
     def __init__(
-        self, layout: Layout, model: nn.Module, shard_count: int, on_bucket: OnBucket, on_node: OnNode
+        self,
+        layout: Layout,
+        model: nn.Module,
+        shard_count: int,
+        on_bucket: OnBucket,
+        on_node: OnNode,
+        *,
+        apart: bool = False,
     ) -> None:
+        """`apart`: a rule wants to see every shard by itself."""
         self.pool = FlatPool(layout.size, layout.dtype)
         self._layout = layout
         self._on_bucket = on_bucket
         self._on_node = on_node
-        self._sums = Sums(shard_count, self.pool, [integer.dtype for integer in layout.integers])
+        dtypes = [integer.dtype for integer in layout.integers]
+        self._sums = Sums(shard_count, self.pool, dtypes, apart=apart)
         self._buffers = StepBuffers(layout, model)
         self._expectation = Expectation(layout)
         self._parameters = layout.parameters(model)

@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from outlast import crashpoints as crash
 from outlast.errors import ConfigError, DataError, LoopError, OutlastError
 from outlast.protocol.messages import Phase
+from outlast.rules import Rule
 from outlast.state.vault.retention import Keep
 from outlast.train.assembly import Parts, Saves, assemble
 from outlast.train.cadence import Every
@@ -296,6 +297,7 @@ def join(
     state: Mapping[str, Any] | None = None,
     shards: int | None = None,
     micro_batch: int | None = None,
+    rule: Rule | None = None,
     ledger: str | None = None,
     exact: bool = True,
     checkpoints: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
@@ -314,6 +316,8 @@ def join(
         asked for. The results depend on it, and not on how many replicas there are. More shards spread the
         work of a dead replica more evenly and let a run grow, but make each piece of work smaller.
     micro_batch: the same, said as the number of samples in a shard.
+    rule: how the shards' gradients become one, from `outlast.rules`; by default their weighted mean. A robust
+        one needs every shard by itself, which costs traffic and memory where replicas hold several of them.
     ledger: a folder in which each member writes down which samples were used, for audits.
     exact: refuse replicas whose machines would compute other bits.
     checkpoints: where to save the state, and to resume from by itself: a path or a file://, s3://, gs://,
@@ -336,6 +340,7 @@ def join(
             state=state or {},
             shards=shards,
             micro_batch=micro_batch,
+            rule=rule,
             ledger=ledger,
             exact=exact,
             saves=saves,

@@ -21,7 +21,7 @@ from outlast.mesh.kinds import PART, Kind, Way, decode
 from outlast.protocol.member import Frame
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.saving import SaveBody, Saved, Stripe, Unable
-from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Part, Sum, Want, Whole
+from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Part, Sum, Surveyed, Want, Whole
 from outlast.protocol.views import Member, View
 from outlast.train.exchange import Exchange
 from outlast.train.gathering import decode_request
@@ -107,6 +107,8 @@ class Reception:
             case Kind.PART:
                 note = decode(PART, _bytes(payload))
                 self._frame(sender, header, Part(header.step, note.pending, note.closing), note)
+            case Kind.SURVEY:
+                self._frame(sender, header, Surveyed(header.step), _bytes(payload))
             case Kind.SUM:
                 self._frame(sender, header, Sum(header.step))
             case Kind.HOLDING:

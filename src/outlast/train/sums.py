@@ -46,8 +46,17 @@ OnNode = Callable[[NodeSum], None]
 class Sums:
     """Which shards this replica is to contribute, which sums it has, and what is missing."""
 
-    def __init__(self, shard_count: int, pool: FlatPool, integer_dtypes: Sequence[torch.dtype]) -> None:
+    def __init__(
+        self,
+        shard_count: int,
+        pool: FlatPool,
+        integer_dtypes: Sequence[torch.dtype],
+        *,
+        apart: bool = False,
+    ) -> None:
+        """`apart`: every shard is sent by itself, so nothing is ever added."""
         self._shard_count = shard_count
+        self._apart = apart
         self._pool = pool
         self._integer_dtypes = integer_dtypes
         self._assigned: tuple[int, ...] = ()
@@ -64,7 +73,11 @@ class Sums:
         assigned = tuple(shards)
         if assigned != self._assigned:
             self._assigned = assigned
-            self._cover = cover(assigned, self._shard_count)
+            self._cover = (
+                tuple(leaf(shard) for shard in sorted(assigned))
+                if self._apart
+                else cover(assigned, self._shard_count)
+            )
         self._drop([node for node in self._complete if not _lies_within(node, self._cover)])
         self._missing = set(assigned).difference(*(range(*node) for node in self._complete))
 
