@@ -131,6 +131,7 @@ class Saving:
         """Work of the saving thread that a save must not overlap: pruning, filling tiers."""
         self._hurry_since: int | None = None
         self._final_tries = 0
+        self._last_step = -1
         self._beating: Beating | None = None
         self._taken = ""
         self.saved_step = -1
@@ -196,6 +197,7 @@ class Saving:
 
     def finish(self, step: int) -> None:
         """All have left the loop of steps and hold the state after this one, the last."""
+        self._last_step = step
         if step > self.saved_step and not self._taken and self._held.known and self._job is None:
             self._final_tries += 1
             self._act(self._participant.save_decided(step, self._view.number, time.monotonic()))
@@ -415,6 +417,9 @@ class Saving:
             time.monotonic(), committed=ended.committed, held_s=job.held_s, worked_s=job.worked_s
         )
         self._participant.member.saving = self.said()
+        if self._last_step >= 0 and self._final_tries < FINAL_TRIES:
+            # An earlier save was under way when the last step was done, or the last one failed.
+            self.finish(self._last_step)
         self._changed.notify_all()
 
     def _afterwards(self, manifest: Manifest) -> None:
