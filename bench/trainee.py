@@ -69,8 +69,6 @@ class Trainee:
         self._decided_after = 0
         self._heard = Heard()
         self._stack = ExitStack()
-        self.by_itself = False
-        """Whether saves begin when the library thinks so."""
 
     def __enter__(self) -> Self:
         log = logging.getLogger("outlast.train.saving")
@@ -82,7 +80,7 @@ class Trainee:
         def wish(saving: Saving, step: int) -> int:
             self._saving = saving
             found = own_wish(saving, step)
-            return found if self.by_itself or found == 2 else self._wish
+            return found if found == 2 else self._wish
 
         self._stack.enter_context(patch.object(Saving, "wish", wish))
         self._stack.enter_context(self.job)
