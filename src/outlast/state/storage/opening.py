@@ -31,6 +31,11 @@ def open_storage(
     return Patient(open_bare(url), patience, stopped=stopped)
 
 
+def is_remote(url: str) -> bool:
+    """Whether a storage with this URL is a server's, rather than a file system of this machine."""
+    return "://" in url
+
+
 def open_bare(url: str | os.PathLike[str]) -> Storage:
     """The storage itself: every failure is raised at once, and a call may hang for as long as its server."""
     text = os.fspath(url)
