@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 WRITING_THREADS = 2
 SENDING_THREADS = 6
-"""To a disk, a few threads are as fast as many, and take less from training; to a server, they mostly wait."""
+"""To a disk, a few threads are as fast as many and take less from training; to a server, they mostly wait."""
 
 FINAL_TRIES = 3
 INTENT_WITHIN_S = 60.0
