@@ -12,11 +12,13 @@ import pytest
 from training_run import TrainingRun
 
 from outlast.crashpoints import SAVE_POINTS
+from outlast.errors import JobFailed
 from outlast.state.storage.opening import open_storage
 from outlast.state.vault.chunks import verify_chunks
 from outlast.state.vault.names import checkpoint_of
 from outlast.state.vault.vault import Vault
-from servers.seaweedfs import BUCKET
+from servers.faulty_proxy import Fault, FaultyProxy
+from servers.seaweedfs import BUCKET, SeaweedFS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -176,3 +178,33 @@ def test_a_run_that_is_told_to_stop_saves_its_state_before_it_leaves(tmp_path: P
         run.signal_launcher(signal.SIGTERM)
         run.wait_until("nothing is left running", lambda: run.processes() == [])
     assert committed(url)[0] >= reached
+
+
+@pytest.mark.parametrize("fault", [Fault.DENY, pytest.param(Fault.SLOW_DOWN, marks=pytest.mark.soak)])
+def test_training_goes_on_while_the_storage_is_away(
+    fault: Fault, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{BUCKET}/{secrets.token_hex(4)}"
+    with FaultyProxy(seaweedfs.port) as proxy:
+        for name, value in seaweedfs.environment(proxy.port).items():
+            monkeypatch.setenv(name, value)
+        with saving_run(2, url, steps=2000) as run:
+            run.wait_until("a checkpoint", lambda: bool(committed(url)))
+            proxy.misbehave(fault, times=100_000, method="PUT")
+            run.wait_for_steps(0, 1, more=10)
+            if fault is Fault.DENY:
+                run.wait_for("its trouble is told", lambda status: "the last try failed" in status.saving)
+            proxy.behave()
+            before = committed(url)[0]
+            run.wait_until("a newer checkpoint", lambda: committed(url)[0] > before)
+            run.wait_for("no trouble any more", lambda status: "failed" not in status.saving)
+
+
+def test_a_second_job_with_the_same_url_is_told_so(tmp_path: Path) -> None:
+    url = str(tmp_path / "vault")
+    with saving_run(1, url, steps=2000) as first:
+        first.wait_until("a checkpoint", lambda: bool(committed(url)))
+        with saving_run(1, url, steps=2000) as second:
+            assert second.wait() == JobFailed.exit_code
+            assert "Another job writes checkpoints" in second.said()
+        first.wait_for_steps(0, more=5)

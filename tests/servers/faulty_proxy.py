@@ -75,6 +75,11 @@ class FaultyProxy:
         with self._lock:
             self._faults.extend([(fault, method)] * times)
 
+    def behave(self) -> None:
+        """It is healthy from now on."""
+        with self._lock:
+            self._faults.clear()
+
     def _start(self, what: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=what, args=arguments, daemon=True)
         self._threads.append(thread)
