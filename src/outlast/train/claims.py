@@ -20,16 +20,6 @@ class HeldClaim:
     def known(self) -> bool:
         return self.claim is not None
 
-    @property
-    def number(self) -> int:
-        assert self.claim is not None
-        return self.claim.number
-
-    @property
-    def base(self) -> str | None:
-        assert self.claim is not None
-        return self.claim.base
-
     def state_dict(self) -> dict[str, Any]:
         return {"claim": None if self.claim is None else msgspec.to_builtins(self.claim)}
 

@@ -25,7 +25,7 @@ import msgspec
 from torch import Tensor
 
 from outlast import crashpoints as crash
-from outlast.errors import CheckpointError, OutlastError, ProtocolError, SaveGivenUp, StorageError, VaultTaken
+from outlast.errors import OutlastError, SaveGivenUp, StorageError, VaultTaken
 from outlast.protocol import saving as core
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.views import Intent, View
@@ -34,17 +34,18 @@ from outlast.state.storage.opening import is_remote
 from outlast.state.training import TrainingState
 from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter
-from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Claim, Manifest, sealed
+from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Claim, Manifest
 from outlast.state.vault.occupancy import Beating, Process, note_end
 from outlast.state.vault.pruning import prune
 from outlast.state.vault.retention import Keep
-from outlast.state.vault.vault import Vault, now_as_text, program_versions
+from outlast.state.vault.vault import Vault
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
 from outlast.train.copying import Room, ShareCopy
 from outlast.train.gathering import Gathering, ReadRequest, read_for
 from outlast.train.pace import Pace
 from outlast.train.restoring import Beginning, find_beginning
+from outlast.train.stripes import StripeNote, put_together, share_of
 from outlast.train.tiers import Tiers
 
 log = logging.getLogger(__name__)
@@ -77,19 +78,6 @@ class Settings:
     every: Every = "auto"
     keep: Keep = field(default_factory=Keep)
     compress: bool = False
-
-
-class StripeNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a writer tells the committer: where its share is, and of which state."""
-
-    image: str
-    """The digest of the table of contents: all writers must have copied the same state."""
-    host: str
-    new_bytes: int
-    chunks: tuple[Chunk, ...]
-
-
-_NOTES = msgspec.msgpack.Decoder(StripeNote)
 
 
 class _Job:
@@ -355,7 +343,7 @@ class Saving:
         share = ShareCopy(
             image,
             tensors,
-            _mine(ranges, place, len(save.writers)),
+            share_of(ranges, place, len(save.writers)),
             job.room,
             lasting=lambda tensor: id(tensor) in lasting,
         )
@@ -509,32 +497,14 @@ class Saving:
             self._act(self._participant.stripe_written(job.save.step, payload, time.monotonic()))
 
     def _make_manifest(self, job: _Job, stripes: dict[int, bytes]) -> None:
-        assert job.image is not None
-        notes = {replica: _decoded(replica, payload) for replica, payload in stripes.items()}
-        strangers = sorted(replica for replica, note in notes.items() if note.image != job.image.digest)
-        if strangers:
-            raise CheckpointError(
-                f"replica {strangers[0]} holds another state after step {job.save.step} than replica "
-                f"{self._replica}: the checkpoint would be a mixture"
-            )
-        job.manifest = sealed(
-            Manifest(
-                step=job.save.step,
-                claim=self._held.number,
-                base=self._held.base,
-                run=self._run,
-                lineage=job.save.lineage,
-                view=job.save.view,
-                saved_at=now_as_text(),
-                writers={str(replica): note.host for replica, note in sorted(notes.items())},
-                versions=program_versions(),
-                replicas=len(notes),
-                shards=self._shards,
-                tensor_bytes=sum(entry.size_bytes for entry in job.image.entries),
-                new_bytes=sum(note.new_bytes for note in notes.values()),
-                chunks=tuple(sorted((c for n in notes.values() for c in n.chunks), key=lambda c: c.start)),
-                image=job.image,
-            )
+        assert job.image is not None and self._held.claim is not None
+        job.manifest = put_together(
+            job.save,
+            job.image,
+            stripes,
+            run=self._run,
+            claim=self._held.claim,
+            shards=self._shards,
         )
         intent = Intent(step=job.save.step, lineage=job.save.lineage, seal=job.manifest.seal)
         crash.reach("intending", job.save.step)
@@ -638,17 +608,3 @@ class Saving:
         self._beats_for = claim
         if claim is not None:
             self._beating = Beating(self._tiers.first.storage, claim, self._process)
-
-
-def _mine(ranges: list[range], place: int, count: int) -> list[range]:
-    """A share of about the same size for each writer, in one piece: neighbours differ by one chunk."""
-    total = sum(map(len, ranges))
-    lo, hi = total * place // count, total * (place + 1) // count
-    return [one for one in ranges if lo <= one.start < hi]
-
-
-def _decoded(replica: int, payload: bytes) -> StripeNote:
-    try:
-        return _NOTES.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"what replica {replica} says of its stripe can not be read: {error}") from error
