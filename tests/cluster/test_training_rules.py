@@ -11,7 +11,7 @@ KILLS = "scatter@8:0 joining@any:0.2 gather@any:0.3 backward@any:1 reduced@any:1
 
 @pytest.mark.parametrize("rule", RULES)
 def test_kills_leave_no_trace_under_a_rule(rule: str) -> None:
-    with TrainingRun(3, "--crash", KILLS, shards=5, rule=rule) as run:
+    with TrainingRun(3, "--crash", KILLS, steps=250, shards=5, rule=rule) as run:
         run.wait_for_life(0, 4)
         run.wait_for_life(1, 3)
         run.kill(2)

@@ -178,7 +178,7 @@ def test_a_lost_replica_makes_its_agent_look_at_once(directory: RunDirectory, so
             Fetch(),
             {("agent", "agent-0"), ("replica", "replica-0"), ("replica", "replica-1"), ("observer", "x")},
         ),
-        (Ask(), {("observer", "x")}),
+        (Ask(), {("observer", "x"), ("replica", "replica-0"), ("replica", "replica-1")}),
         (ViewNews(view=View()), set()),
     ],
 )
