@@ -200,6 +200,16 @@ def test_training_goes_on_while_the_storage_is_away(
             run.wait_for("no trouble any more", lambda status: "failed" not in status.saving)
 
 
+def test_a_run_that_has_ended_is_not_saved_again(tmp_path: Path) -> None:
+    url, ledgers = str(tmp_path / "vault"), tmp_path / "ledgers"
+    for replicas in (1, 3):
+        with saving_run(replicas, url, steps=20, pace_s=0, ledgers=ledgers) as run:
+            run.finish()
+            assert "NOT saved" not in run.said("stderr")
+    vault = Vault(open_storage(url))
+    assert vault.claims() == [1, 2] and vault.read_manifest(vault.trunk()[0]).claim == 1
+
+
 def test_a_second_job_with_the_same_url_is_told_so(tmp_path: Path) -> None:
     url = str(tmp_path / "vault")
     with saving_run(1, url, steps=2000) as first:

@@ -35,6 +35,7 @@ from outlast.state.training import TrainingState
 from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter
 from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Claim, Manifest
+from outlast.state.vault.names import checkpoint_of
 from outlast.state.vault.occupancy import Beating, Process, note_end
 from outlast.state.vault.pruning import prune
 from outlast.state.vault.retention import Keep
@@ -161,6 +162,7 @@ class Saving:
         """The step whose save was given up last because something could not be done."""
         self._beating: Beating | None = None
         self._beats_for: Claim | None = None
+        self._stood_under: Claim | None = None
         self._claimed: Claim | None = None
         self._closed = False
         self._taken = ""
@@ -398,6 +400,12 @@ class Saving:
         # Whoever has taken over from the claim before, this is another one.
         self._taken, self._failed_step = "", NO_STEP
         self._saved_at = time.monotonic()
+        claim = self._held.claim
+        if claim is not None and claim != self._stood_under:
+            # What the lineage began with is saved, though this replica may not have been the one to read it;
+            # and what was saved under another claim is not what this one goes on from.
+            base = checkpoint_of(claim.base or "")
+            self._stood_under, self.saved_step = claim, base.step if base is not None else NO_STEP
         self._cadence.decided(step)
         self._beat()
 
