@@ -175,6 +175,8 @@ class Evidence:
         for replica, departure in told.items():
             if departure.finished and now < finished_at + self._timing.settle_s:
                 continue
+            if self._may_be_let_go(replica, membership, now):
+                continue
             change.removals[replica] = Removal(
                 process=departure.process,
                 standing=Standing.FINISHED if departure.finished else Standing.GONE,
@@ -205,6 +207,14 @@ class Evidence:
                         proven=True,
                     ),
                 )
+
+    def _may_be_let_go(self, replica: int, membership: Membership, now: float) -> bool:
+        """Whether it has left by a planned view, and a new leader has not heard yet from everybody whether
+        they still count on it. They are about to say so; to interrupt them before would be rash."""
+        seat = membership.seats.get(replica)
+        leaving = seat is not None and not seat.present and seat.as_member() in membership.departing
+        unheard = any(member.replica not in self.reports for member in membership.view.members)
+        return leaving and unheard and now - self._took_office_at < self._timing.silent_at_least_s
 
     def _find_suspects(self, membership: Membership, change: Change, now: float) -> None:
         for seat in membership.seats.values():
