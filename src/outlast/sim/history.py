@@ -176,6 +176,10 @@ class History:
 
     def feeds(self, engine: Engine, step: int) -> None:
         self._check_held(engine, step, "feeds step {}")
+        # All members hold it, so it is stable, though who reconciles calls it so only at the next step.
+        record = self._past(_life(engine)).records.get(step)
+        if record is not None:
+            self._ever_stable.add((step, record))
 
     def _check_held(self, engine: Engine, step: int, does: str) -> None:
         for m in engine.view.members:

@@ -110,6 +110,9 @@ class Trainer:
             return
         step, digest, view = self._received
         self._received = None
+        if self._engine.core.mode is Mode.FOUNDING:
+            # It came from a lineage that is over; this replica finds out what the next one begins with.
+            return
         self._set_state(step, digest)
         self._engine.loaded(step, view)
 

@@ -442,8 +442,10 @@ class Engine:
                 self._supply.gathering = None
         actions = self.conduct.participant.founded(step, time.monotonic())
         if actions:
-            # A change of views may have asked for the same thing again meanwhile.
+            # A change of views may have asked for the same thing again meanwhile, and a state that members of
+            # the lineage before had sent may have come.
             self.conduct.founding = False
+            self._supply.arrival = Arrival()
             self.conduct.applied = step
             if self._saving is not None:
                 self._saving.stands(step)
