@@ -106,11 +106,14 @@ class Participant:
         return self._run(self.member.switched(view, now), now)
 
     def fed_from(self, view: int, first: int, top: int, now: float) -> list[Action]:
-        follows: list[Action] = []
+        return self._after_members(view, now) + self._run(self.steps.fed_from(view, first, top), now)
+
+    def _after_members(self, view: int, now: float) -> list[Action]:
+        """One who learns is fed by members in this view. If it waits to hear that they have switched to it,
+        they came into it out of step, or their word was lost."""
         if self.steps.mode is Mode.LEARNING and view in self.member.planned:
-            # Members came into it out of step, so nobody will say that they have switched.
-            follows = self._run(self.member.follow(view, now), now)
-        return follows + self._run(self.steps.fed_from(view, first, top), now)
+            return self._run(self.member.follow(view, now), now)
+        return []
 
     def learner_loaded(self, learner: Member, now: float) -> list[Action]:
         self.steps.has_loaded(learner)
@@ -128,7 +131,8 @@ class Participant:
         return self._run(self.steps.summed(step), now)
 
     def offered(self, step: int, now: float, view: int | None = None) -> list[Action]:
-        return self._run(self.steps.offered(step, view), now)
+        follows = self._after_members(view, now) if view is not None else []
+        return follows + self._run(self.steps.offered(step, view), now)
 
     def loaded(self, step: int, now: float, view: int | None = None) -> list[Action]:
         return self._run(self.steps.loaded(step, view), now)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outlast.protocol import member, saving, steps
+from outlast.protocol.messages import Phase
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.views import Member, View
 from outlast.sim.checkers import require
@@ -383,6 +384,7 @@ class Engine:
 
     def begin(self, step: int, digest: int) -> None:
         """The lineage begins with the state after this step, unless somebody else has begun it meanwhile."""
+        self.node.enter(Phase.STARTING)
         if self.core.mode is steps.Mode.FOUNDING:
             self.trainer.found(step, digest)
             self.perform(self.participant.founded(step, self.node.sim.world.now))

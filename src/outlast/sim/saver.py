@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from outlast.protocol import saving
+from outlast.protocol.messages import Phase
 from outlast.protocol.participant import Action
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import Intent
@@ -138,6 +139,7 @@ class Saver:
         if self._looks:
             return
         self._looks = True
+        self._engine.node.enter(Phase.ASIDE)
         self._vault.list_all(self._engine.node, self._listed)
 
     def _listed(self) -> None:

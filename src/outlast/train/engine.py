@@ -426,6 +426,8 @@ class Engine:
             gathering = self._supply.gathering = Gathering(
                 self.view, self._core.replica, self._changed, self._post.send, self.conduct.header
             )
+            # Reading takes as long as it takes, and the storage has deadlines of its own.
+            self._enter(Phase.ASIDE)
             try:
                 with self._unlocked(), Patience(self.conduct, self._changed):
                     found = self._saving.begin(
@@ -440,6 +442,7 @@ class Engine:
                 return
             finally:
                 self._supply.gathering = None
+                self._enter(Phase.STARTING)
         actions = self.conduct.participant.founded(step, time.monotonic())
         if actions:
             # A change of views may have asked for the same thing again meanwhile, and a state that members of
