@@ -8,7 +8,8 @@ failures that this run has seen. A run loses nothing by the death of some of its
 all; but failures of many at once are announced by failures of one, and too many saves cost little. So every
 failure counts, and before the first one there is a guess.
 
-No more than one hundredth of the time is ever spent on saving, and never more than half an hour passes.
+The interval is at least a hundred times the cost, so that saving takes about one hundredth of the time, and
+at most half an hour, whatever that costs.
 """
 
 from __future__ import annotations
