@@ -107,7 +107,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def find_holder(storage: Storage, number: int, claim: Claim | None, watch: Watch) -> Holder | None:
-    """Who holds the claim of this number and lives; None if it has ended. `claim` is None if it is damaged."""
+    """Who holds the claim of this number and lives, if anybody. A damaged claim is given as None."""
     raw, beat = _read_beat(storage, number)
     if beat is not None and beat.ended:
         return None
@@ -175,7 +175,7 @@ class Beating:
 
 
 def note_end(storage: Storage, claim: Claim) -> None:
-    """Say that a claim's holder has ended, where nobody ever beat for it: of commands that take an instant."""
+    """Say that a claim's holder has ended, where nobody beat for it: of commands that take an instant."""
     beat = Beat(0, True, claim.run, BEAT_EVERY_S, Process.of_claim(claim))
     storage.put(beat_name(claim.number), msgspec.json.encode(beat) + b"\n")
 
