@@ -4,7 +4,7 @@ from outlast.protocol.member import Adopt, Deliver, Frame, MemberCore, Tell
 from outlast.protocol.messages import Admitted, Evicted, Report, ViewNews
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.saving import Copy, Ended
-from outlast.protocol.steps import Attempt, Conclude, Handed, Holding, Lost, Mode, Part, Say, Sum
+from outlast.protocol.step_words import Attempt, Conclude, Handed, Holding, Lost, Mode, Part, Say, Sum
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Intent, Member, View
 

@@ -1,9 +1,7 @@
 """Agreeing on steps: everybody holds the same records, whoever is missing, late or new."""
 
-from outlast.protocol.steps import (
+from outlast.protocol.step_words import (
     BLANK,
-    KEPT,
-    PARTS_AHEAD,
     AllDone,
     Attempt,
     Body,
@@ -25,7 +23,6 @@ from outlast.protocol.steps import (
     Say,
     Stable,
     StepAction,
-    StepCore,
     Sum,
     Survey,
     Surveyed,
@@ -33,6 +30,7 @@ from outlast.protocol.steps import (
     Want,
     Whole,
 )
+from outlast.protocol.steps import KEPT, PARTS_AHEAD, StepCore
 from outlast.protocol.views import Member, View
 
 

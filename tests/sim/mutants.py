@@ -9,7 +9,8 @@ from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
-from outlast.protocol.steps import Feed, Follow, Holding, Mode, Part, Stable, StepAction, StepCore
+from outlast.protocol.step_words import Feed, Follow, Holding, Mode, Part, Stable, StepAction
+from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import JobSpec, Membership, View

@@ -9,7 +9,7 @@ from torch import nn
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind
-from outlast.protocol.steps import Pin
+from outlast.protocol.step_words import Pin
 from outlast.protocol.views import Member
 from outlast.state import image as images
 from outlast.state.digest import state_digest

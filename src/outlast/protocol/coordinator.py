@@ -198,6 +198,7 @@ class CoordinatorCore:
             needed=self.membership.needed,
             rejected=rejected,
             intents=self.membership.intents,
+            charges=self.membership.charges,
             saving=self._saving(self.membership),
             trouble=self.trouble,
             outcome=self.membership.outcome,

@@ -13,6 +13,7 @@ from collections.abc import Hashable
 
 import msgspec
 
+from outlast.protocol.charges import heeded
 from outlast.protocol.complaints import Complaints
 from outlast.protocol.detector import BeatHistory
 from outlast.protocol.hang import hung
@@ -138,6 +139,7 @@ class Evidence:
         change = Change(gave_up=self._gave_up)
         self._find_departures(membership, change, now)
         self._find_failing(membership, change)
+        self._find_guilty(membership, change)
         if now >= self._trust_until:
             self._find_suspects(membership, change, now)
         # One that may not go yet, because nobody else holds the state, is judged like everybody else.
@@ -326,6 +328,23 @@ class Evidence:
                 )
                 # Its own words say more than how its agent saw it end.
                 change.failures[seat.replica] = failure
+
+    def _find_guilty(self, membership: Membership, change: Change) -> None:
+        for charge in heeded(membership.view, self.reports):
+            change.charges.append(charge)
+            seat = membership.seats.get(charge.replica)
+            if (
+                seat is not None
+                and seat.incarnation == charge.incarnation
+                and self._watched(membership, seat)
+            ):
+                removal = Removal(
+                    process=seat.process,
+                    standing=Standing.EVICTED,
+                    cause=f"replica {seat.replica}, step {charge.step}: {charge.reason[:REASON_LIMIT]}",
+                    proven=True,
+                )
+                change.removals.setdefault(seat.replica, removal)
 
     def _find_leavers(self, membership: Membership, change: Change) -> None:
         for seat in membership.seats.values():

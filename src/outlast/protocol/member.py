@@ -19,6 +19,7 @@ followed out of step (`follow`) when a member is seen to have done that.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from outlast.protocol.messages import (
@@ -33,7 +34,7 @@ from outlast.protocol.messages import (
     ViewNews,
 )
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Intent, Outcome, View
+from outlast.protocol.views import Charge, Intent, Outcome, View
 
 HELD_FRAMES = 4096
 """Bound on frames of newer views; a member sends a handful per peer before it needs our answer."""
@@ -133,6 +134,8 @@ class MemberCore:
         """The checkpoint that this life wants to commit, until it may."""
         self.saving = ""
         """How checkpoints stand, for people; told with the next report."""
+        self.charges: tuple[Charge, ...] = ()
+        """What this life holds against members of its view, until a view has answered it."""
         self.hold_planned = False
         """Whether planned views wait for `switch`; set by whoever drives this core."""
         self.planned: dict[int, View] = {}
@@ -173,6 +176,7 @@ class MemberCore:
         self._admitted_in = 0
         self.fenced = self.ready = False
         self.intent = None
+        self.charges = ()
         self.unreachable = frozenset()
         self._void_view()
         return self.tell(now)
@@ -200,6 +204,11 @@ class MemberCore:
     def set_intent(self, intent: Intent, now: float) -> list[MemberAction]:
         """A member: I am about to commit this checkpoint, if I may."""
         self.intent = intent
+        return self.tell(now)
+
+    def charge(self, charges: Iterable[Charge], now: float) -> list[MemberAction]:
+        """A member: this is what the records that we all hold say against some of us."""
+        self.charges += tuple(charge for charge in charges if charge not in self.charges)
         return self.tell(now)
 
     def received(self, message: Message, now: float) -> list[MemberAction]:
@@ -317,6 +326,7 @@ class MemberCore:
             return self._fence(f"view {view.number} goes on without it: {view.cause}")
         self.view = view
         self.unreachable &= {member.replica for member in view.members}
+        self.charges = tuple(charge for charge in self.charges if charge.view >= view.planned_since)
         self.planned = {
             number: later
             for number, later in self.planned.items()
@@ -367,4 +377,5 @@ class MemberCore:
             failing_shard=shard,
             intent=self.intent,
             saving=self.saving,
+            charges=self.charges,
         )

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from outlast.protocol.views import SHARDS_MOST, Intent, Outcome, Seat, View
+from outlast.protocol.views import SHARDS_MOST, Charge, Intent, Outcome, Seat, View
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -144,6 +144,8 @@ class Report(Message, frozen=True, kw_only=True):
     """The checkpoint that it wants to commit."""
     saving: str = ""
     """How its checkpoints stand, for people."""
+    charges: tuple[Charge, ...] = ()
+    """What it holds against members of its view."""
 
 
 class ReportAck(Message, frozen=True, kw_only=True):
@@ -201,6 +203,8 @@ class Status(Message, frozen=True, kw_only=True):
     """Checkpoints that were allowed to be committed, the newest last."""
     saving: str = ""
     """How the checkpoints stand, as the chief says."""
+    charges: tuple[Charge, ...] = ()
+    """What members were evicted for, or interrupted, the newest last."""
     trouble: str = ""
     """What keeps the coordinator from deciding, for example a full disk."""
     outcome: Outcome | None = None

@@ -30,8 +30,9 @@ from outlast.protocol.member import (
 )
 from outlast.protocol.messages import Message
 from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
-from outlast.protocol.steps import Body, Follow, Lost, Mode, Stable, StepAction, StepCore
-from outlast.protocol.views import Intent, Member, View
+from outlast.protocol.step_words import Body, Follow, Lost, Mode, Stable, StepAction
+from outlast.protocol.steps import StepCore
+from outlast.protocol.views import Charge, Intent, Member, View
 
 Action = Tell | Adopt | Deliver | FencedOff | JobOver | StepAction | SaveAction
 
@@ -93,6 +94,9 @@ class Participant:
         """The connections with these members of the view are broken just now."""
         self._lost = lost
         return self._run([], now)
+
+    def charge(self, charges: Sequence[Charge], now: float) -> list[Action]:
+        return self._run(self.member.charge(charges, now), now)
 
     # What peers say.
 

@@ -29,6 +29,7 @@ from outlast.protocol.assignment import assign, slices
 from outlast.protocol.messages import GaveUp, Register
 from outlast.protocol.poison import remembered, verdict
 from outlast.protocol.views import (
+    Charge,
     Intent,
     Member,
     Membership,
@@ -42,6 +43,7 @@ from outlast.protocol.views import (
 
 CAUSE_LIMIT = 500
 INTENTS_KEPT = 64
+CHARGES_KEPT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +85,13 @@ class Change:
     last_words: dict[int, str] = field(default_factory=dict)
     intents: dict[int, Intent] = field(default_factory=dict)
     """Member → the checkpoint that it wants to commit."""
+    charges: list[Charge] = field(default_factory=list)
+    """What the members hold against some of them; the guilty are among the removals."""
 
     @property
     def moves(self) -> bool:
         """Whether there is more here than adoptions."""
-        told = self.arrivals or self.removals or self.ready or self.failures
+        told = self.arrivals or self.removals or self.ready or self.failures or self.charges
         return bool(told) or self.form_now or self.gave_up is not None
 
 
@@ -100,6 +104,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     if not change.moves:
         return membership
     draft = _Draft(membership)
+    draft.answer(change.charges)
     draft.remove_proven(change.removals)
     draft.admit(change.arrivals)
     draft.remove_doubted(change.removals)
@@ -159,6 +164,7 @@ class _Draft:
         self.active = membership.active
         self.departing = membership.departing
         self.failures = membership.failures
+        self.charges = membership.charges
         self.interrupts = False
         self.lineage = membership.view.lineage
         self.causes: list[str] = []
@@ -169,6 +175,12 @@ class _Draft:
 
     def learners(self) -> list[Seat]:
         return [seat for seat in self.seats.values() if seat.standing is Standing.LEARNER]
+
+    def answer(self, charges: list[Charge]) -> None:
+        """Every charge ends the view, also one that names nobody: its members then go back together."""
+        self.interrupts |= bool(charges)
+        self.causes += [f"step {charge.step}: {charge.reason}" for charge in charges if charge.replica < 0]
+        self.charges = (*self.charges, *charges)[-CHARGES_KEPT:]
 
     def remove_proven(self, removals: dict[int, Removal]) -> None:
         for replica, removal in sorted(removals.items()):
@@ -347,6 +359,7 @@ class _Draft:
             working_shards=working,
             failures=self.failures,
             intents=self.base.intents,
+            charges=self.charges,
             outcome=self.outcome,
         )
 

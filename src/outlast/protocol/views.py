@@ -169,6 +169,22 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """The hash of the manifest."""
 
 
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """What members hold against one of them, or against what they have done together; see `charges.py`."""
+
+    view: int
+    """The view that it was found in. A view that interrupts its members since then has answered it."""
+    step: int
+    reason: str
+    replica: int = -1
+    """Who is to go; -1 if it is not known who is at fault, or nobody: then only the view is to end."""
+    incarnation: int = 0
+
+    @property
+    def life(self) -> tuple[int, int]:
+        return self.replica, self.incarnation
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How the job ended."""
 
@@ -197,6 +213,8 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """The newest of them; a shard that fails on two replicas is at fault itself."""
     intents: tuple[Intent, ...] = ()
     """The newest checkpoints that members were allowed to commit, in order."""
+    charges: tuple[Charge, ...] = ()
+    """The newest of those that were followed, in order."""
     outcome: Outcome | None = None
 
     @property

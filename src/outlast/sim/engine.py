@@ -22,9 +22,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outlast.protocol import member, saving, steps
+from outlast.protocol import member, saving
+from outlast.protocol import step_words as words
 from outlast.protocol.messages import Phase
 from outlast.protocol.participant import Action, Participant
+from outlast.protocol.steps import StepCore
 from outlast.protocol.views import Member, View
 from outlast.sim.checkers import require
 from outlast.sim.saver import Saver
@@ -118,7 +120,7 @@ class Engine:
         self._stands_at: tuple[object, ...] = ()
 
     @property
-    def core(self) -> steps.StepCore:
+    def core(self) -> StepCore:
         return self.participant.steps
 
     @property
@@ -154,9 +156,9 @@ class Engine:
             case member.Deliver():
                 sim.checkers.delivered(self, action.frame)
                 self._take(action.frame)
-            case steps.Say():
+            case words.Say():
                 self._say(action)
-            case steps.Found():
+            case words.Found():
                 self.saver.found()
             case saving.SaySave():
                 for replica in action.to:
@@ -167,24 +169,24 @@ class Engine:
                 pass
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended():
                 self.saver.do(action)
-            case steps.Attempt():
+            case words.Attempt():
                 sim.history.attempts(self, action.step)
                 self.trainer.attempt(action.step)
-            case steps.Survey():
+            case words.Survey():
                 self._survey(action.step)
-            case steps.Conclude():
+            case words.Conclude():
                 self._conclude(action.step)
-            case steps.Completed():
+            case words.Completed():
                 self._completed(action.step)
-            case steps.Stable():
+            case words.Stable():
                 sim.history.stable(self, action.step)
-            case steps.Pin() if self.node.replica in action.servers:
+            case words.Pin() if self.node.replica in action.servers:
                 self.trainer.pin(action, self.view.number)
-            case steps.Feed():
+            case words.Feed():
                 self._feed(action.step)
-            case steps.FeedAgain():
+            case words.FeedAgain():
                 self._feed_again(action)
-            case steps.HandOver() if self.node.replica in action.servers:
+            case words.HandOver() if self.node.replica in action.servers:
                 record = self.records[action.step]
                 index, count = action.servers.index(self.node.replica), len(action.servers)
                 share = Share(self.view.number, action.step, index, count, record, True)
@@ -192,11 +194,11 @@ class Engine:
                     self._send(self.view.member(replica), share)
                 if sim.on_hand_over is not None:
                     sim.on_hand_over(action.servers)
-            case steps.AllDone():
+            case words.AllDone():
                 self.node.finish()
-            case steps.LeftAlone():
+            case words.LeftAlone():
                 sim.history.left_alone(self, action.others)
-            case steps.Lost():
+            case words.Lost():
                 self.node.lose(action.reason)
             case _:
                 self.node.perform(action)
@@ -217,16 +219,16 @@ class Engine:
 
     # What is said to peers.
 
-    def _say(self, say: steps.Say) -> None:
+    def _say(self, say: words.Say) -> None:
         payload = 0
         for replica in say.to:
             peer = self.view.member(replica) or self.view.learner(replica)
             match say.body:
-                case steps.Surveyed():
+                case words.Surveyed():
                     payload = self._surveys[self.view.number, say.body.step][self.node.replica]
-                case steps.Sum():
+                case words.Sum():
                     payload = self._sums[self.view.number, say.body.step][self.node.replica]
-                case steps.Whole():
+                case words.Whole():
                     payload = self.whole(say.body.step)
             self._send(peer, say.body, payload)
 
@@ -234,10 +236,10 @@ class Engine:
         """The record of this step, for one who lacks it."""
         return self.records[step]
 
-    def _send(self, to: Member | None, body: steps.Body | saving.SaveBody | Free, payload: int = 0) -> None:
+    def _send(self, to: Member | None, body: words.Body | saving.SaveBody | Free, payload: int = 0) -> None:
         assert to is not None
         peer = self.node.sim.replica_node(to.replica)
-        me, moves = self.me, isinstance(body, steps.Holding) and not body.running
+        me, moves = self.me, isinstance(body, words.Holding) and not body.running
         frame = member.Frame(me.replica, me.incarnation, self.view.number, body, payload, moves)
         sent = peer is not None and self.node.sim.mesh.send(
             self.node, peer, peer.receive_frame, to.incarnation, frame
@@ -275,7 +277,7 @@ class Engine:
                 self._moved_at = now
             case LearnerLoaded():
                 self.perform(self.participant.learner_loaded(body.learner, now))
-            case steps.Switched():
+            case words.Switched():
                 self.perform(self.participant.switched(body.view, now))
             case _:
                 self.perform(self.participant.frame(frame, now))
@@ -284,11 +286,11 @@ class Engine:
         """What a frame carries counts once the core has let the frame pass."""
         assert isinstance(frame.payload, int)
         match frame.body:
-            case steps.Surveyed(step):
+            case words.Surveyed(step):
                 self._surveys.setdefault((frame.view, step), {})[frame.sender] = frame.payload
-            case steps.Sum(step):
+            case words.Sum(step):
                 self._sums.setdefault((frame.view, step), {})[frame.sender] = frame.payload
-            case steps.Whole(step) | steps.Handed(step):
+            case words.Whole(step) | words.Handed(step):
                 self._given[frame.view, step] = frame.payload
 
     # One step.
@@ -338,7 +340,7 @@ class Engine:
         for learner in self.view.learners:
             self._send(learner, share)
 
-    def _feed_again(self, again: steps.FeedAgain) -> None:
+    def _feed_again(self, again: words.FeedAgain) -> None:
         for learner in self.view.learners:
             self._send(learner, FedFrom(again.first, again.top))
         for step in range(again.first, again.last + 1):
@@ -354,7 +356,7 @@ class Engine:
         now = self.node.sim.world.now
         self.node.sim.history.assembled(self, share.step, set(shares.values()))
         if share.handed:
-            body, payload = steps.Handed(share.step), share.record
+            body, payload = words.Handed(share.step), share.record
             handed = member.Frame(frame.sender, frame.incarnation, share.view, body, payload)
             self.perform(self.participant.frame(handed, now))
         elif share.step > self.core.newest and not self.core.undone(share.step, share.view):
@@ -368,7 +370,7 @@ class Engine:
             self._send(to, Piece(view, step, index, len(servers), number, digest, self.saver.claim))
 
     def _receive_piece(self, piece: Piece) -> None:
-        if self.core.newest != steps.BLANK:
+        if self.core.newest != words.BLANK:
             return
         newest = max((one.view for one in self._pieces.values()), default=0)
         if piece.view < newest:
@@ -385,7 +387,7 @@ class Engine:
     def begin(self, step: int, digest: int) -> None:
         """The lineage begins with the state after this step, unless somebody else has begun it meanwhile."""
         self.node.enter(Phase.STARTING)
-        if self.core.mode is steps.Mode.FOUNDING:
+        if self.core.mode is words.Mode.FOUNDING:
             self.trainer.found(step, digest)
             self.perform(self.participant.founded(step, self.node.sim.world.now))
 
@@ -407,12 +409,12 @@ class Engine:
             if node is None or not node.up or node.core.incarnation > peer.incarnation:
                 self.lost_connection(peer.replica)
         self.perform([])
-        if self.core.mode is steps.Mode.FOUNDING:
+        if self.core.mode is words.Mode.FOUNDING:
             for replica in self.core.others:
                 self._send(self.view.member(replica), Founding())
         now = self.node.sim.world.now
-        lacks = self.core.newest == steps.BLANK or any(step > self.core.step for step in self._offers)
-        waits = self.core.mode in (steps.Mode.LEARNING, steps.Mode.LOADING) and lacks and self.view.members
+        lacks = self.core.newest == words.BLANK or any(step > self.core.step for step in self._offers)
+        waits = self.core.mode in (words.Mode.LEARNING, words.Mode.LOADING) and lacks and self.view.members
         stands_at = (self.core.mode, self.core.newest, bool(waits))
         if stands_at != self._stands_at:
             self._stands_at, self._moved_at = stands_at, now

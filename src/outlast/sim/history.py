@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from outlast.protocol.steps import BLANK, Mode, Pin
+from outlast.protocol.step_words import BLANK, Mode, Pin
 from outlast.sim.checkers import Violation, require
 
 if TYPE_CHECKING:

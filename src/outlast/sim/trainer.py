@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from outlast.protocol.messages import Phase
-from outlast.protocol.steps import BLANK, Mode, Pin
+from outlast.protocol.step_words import BLANK, Mode, Pin
 
 if TYPE_CHECKING:
     from outlast.sim.engine import Engine

@@ -21,7 +21,7 @@ from outlast.protocol import saving
 from outlast.protocol.member import Adopt, Deliver, FencedOff, JobOver, MemberAction, MemberCore, Tell
 from outlast.protocol.messages import Ask, Message, Status
 from outlast.protocol.participant import Action, Participant
-from outlast.protocol.steps import (
+from outlast.protocol.step_words import (
     AllDone,
     Body,
     Completed,
@@ -38,7 +38,6 @@ from outlast.protocol.steps import (
     Pin,
     Say,
     Stable,
-    StepCore,
     Sum,
     Survey,
     Surveyed,
@@ -46,6 +45,7 @@ from outlast.protocol.steps import (
     Want,
     Whole,
 )
+from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Member, Outcome, View
 from outlast.train.exchange import Exchange

@@ -32,11 +32,8 @@ from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
 from outlast.protocol.messages import Phase, Status
 from outlast.protocol.saving import Save
-from outlast.protocol.steps import (
-    Mode,
-    Pin,
-    StepCore,
-)
+from outlast.protocol.step_words import Mode, Pin
+from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Intent, Member, View
 from outlast.state.training import TrainingState

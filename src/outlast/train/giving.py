@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from outlast import crashpoints as crash
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, Way
-from outlast.protocol.steps import FeedAgain, HandOver, Pin
+from outlast.protocol.step_words import FeedAgain, HandOver, Pin
 from outlast.protocol.views import Member, View
 from outlast.state.training import TrainingState
 from outlast.train.gradients import Gradients

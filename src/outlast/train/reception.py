@@ -21,7 +21,7 @@ from outlast.mesh.kinds import PART, Kind, Way, decode
 from outlast.protocol.member import Frame
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.saving import SaveBody, Saved, Stripe, Unable
-from outlast.protocol.steps import BLANK, Body, Gone, Handed, Holding, Part, Sum, Surveyed, Want, Whole
+from outlast.protocol.step_words import BLANK, Body, Gone, Handed, Holding, Part, Sum, Surveyed, Want, Whole
 from outlast.protocol.views import Member, View
 from outlast.train.exchange import Exchange
 from outlast.train.gathering import decode_request

@@ -15,7 +15,7 @@ from torch import Tensor
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.memory import bytes_of
-from outlast.protocol.steps import Pin
+from outlast.protocol.step_words import Pin
 from outlast.state.contents import Image, decode_image, encode_image, pieces
 from outlast.state.image import Assembly, copy_piece
 from outlast.state.training import TrainingState

@@ -1,0 +1,31 @@
+"""Which charges the coordinator follows.
+
+Members find out together that one of them is at fault: what proves it is in the records, which all of them
+hold. So all of them say it, and a *charge* counts when more than half of the view do, the accused included.
+One that says it alone is taken for the one that is wrong.
+
+A charge belongs to the view in which it was found. It is answered by the next view that interrupts its
+members, whatever that came from, and says nothing after it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from outlast.protocol.messages import Report
+from outlast.protocol.views import Charge, View
+
+
+def heeded(view: View, reports: Mapping[int, Report]) -> list[Charge]:
+    """The charges that count, one for each life that is accused, in the order of replicas."""
+    counts: Counter[tuple[int, int]] = Counter()
+    told: dict[tuple[int, int], Charge] = {}
+    for member in view.members:
+        report = reports.get(member.replica)
+        if report is None or report.incarnation != member.incarnation:
+            continue
+        for charge in report.charges:
+            if view.planned_since <= charge.view <= view.number:
+                first = told.setdefault(charge.life, charge)
+                if charge == first or charge.replica >= 0:
+                    counts[charge.life] += 1
+    return [told[life] for life in sorted(told) if 2 * counts[life] > len(view.members)]

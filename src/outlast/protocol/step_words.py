@@ -1,0 +1,241 @@
+"""The words of the agreement on steps: what members say to each other, and what the core wants done.
+
+`steps.py` says what they mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from outlast.protocol.views import Member, View
+
+BLANK = -1
+"""The newest record of a life that has no training state yet."""
+
+
+class Mode(Enum):
+    IDLE = auto()
+    LEARNING = auto()
+    RECONCILING = auto()
+    LOADING = auto()
+    """A blank member that waits for the state."""
+    FOUNDING = auto()
+    """All are blank, and it is on this one to say what the lineage begins with: a checkpoint, or nothing."""
+    FETCHING = auto()
+    """A member that waits for records that others hold."""
+    JOINING = auto()
+    """A learner that has become a member in band, and waits for the record of the switch."""
+    RUNNING = auto()
+    PAUSED = auto()
+    """There are too few members to go on."""
+    DONE = auto()
+
+
+# What members say to each other. Each travels in a frame with its view and its sender's life.
+
+
+@dataclass(frozen=True)
+class Holding:
+    """I have adopted this view out of step, or answer one who has; my newest record is that one."""
+
+    newest: int
+    running: bool = False
+    """Not a question: said in answer, by one who came into this view in band and trains in it; or in a paused
+    view, by one who holds all there is."""
+
+
+@dataclass(frozen=True)
+class Want:
+    """Send me the records from this one on."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """All that I contribute to this step is with you; I hold the record of the step before."""
+
+    step: int
+    pending: int = 0
+    """The newest planned view that I know of; 0 for none."""
+    closing: bool = False
+    """I have left the loop of steps and contribute nothing any more."""
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What has to be known of the slice that I own, before any is reduced, is with you."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The slice that I own of this step is reduced, and with you."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The record of a step, in answer to `Want`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Gone:
+    """I do not keep the record of this step any more."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The record with which members switched to a view that makes you one of them."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Switched:
+    """We have switched to this view in band; from here on it is the one in force."""
+
+    view: View
+
+
+Body = Holding | Want | Part | Surveyed | Sum | Whole | Gone | Handed | Switched
+
+
+# What the core wants done.
+
+
+@dataclass(frozen=True)
+class Say:
+    to: tuple[int, ...]
+    body: Body
+
+
+@dataclass(frozen=True)
+class Found:
+    """All are blank, and this replica is the one whose state is the beginning: that of a checkpoint, if there
+    is one, or its own. Say so with `founded`, which may take a while."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Contribute to this step in this view: now, or again."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All parts are in: survey the own slice, send that to all, and say so with `surveyed`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """All parts are in, and all surveys where there are any: finish the own slice, send it, and say so with
+    `summed`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The record of this step is held now."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Stable:
+    """All members hold the record of this step: it may be told to others. Each step is named once, in order,
+    by every member that trains then; who has come later begins with what it has not been given as stable."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Adopt this planned view now."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Give `to` the state after `step`, each server its share."""
+
+    to: Member
+    step: int
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Send the record of this stable step to all learners, each member its share."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Send the record of this step to new members, each server its share."""
+
+    step: int
+    to: tuple[int, ...]
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FeedAgain:
+    """Send what is kept and stable to all learners once more: who sends which share has changed. A learner
+    that needs one before `first` cannot catch up any more, nor one that is past `top`; see `fed_from`."""
+
+    first: int
+    last: int
+    top: int
+    """The newest record that any member has."""
+
+
+@dataclass(frozen=True)
+class AllDone:
+    """Everybody has left the loop of steps and holds the last record."""
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """This replica has left the loop of steps, and these others have not."""
+
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """This life cannot catch up any more; it has to come back as a new one."""
+
+    reason: str
+
+
+StepAction = (
+    Say
+    | Found
+    | Attempt
+    | Survey
+    | Conclude
+    | Completed
+    | Stable
+    | Follow
+    | Pin
+    | Feed
+    | HandOver
+    | FeedAgain
+    | AllDone
+    | LeftAlone
+    | Lost
+)

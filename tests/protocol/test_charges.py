@@ -1,0 +1,78 @@
+"""When one of the members is to go because all of them say so."""
+
+import msgspec
+from rosters import formed, names
+
+from outlast.protocol.charges import heeded
+from outlast.protocol.evidence import Evidence
+from outlast.protocol.messages import Report
+from outlast.protocol.roster import plan
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import Charge, Membership, Standing, View
+
+AGAINST_1 = Charge(view=1, step=7, replica=1, incarnation=1, reason="its gradient is not what others compute")
+AGAINST_NOBODY = Charge(view=1, step=7, reason="the states of members differ")
+
+
+def report(replica: int, *charges: Charge) -> Report:
+    return Report(replica=replica, incarnation=1, view=1, charges=charges)
+
+
+def after(membership: Membership, *reports: Report) -> Membership:
+    evidence = Evidence(Timing(), 0.0)
+    for one in reports:
+        evidence.note_report(one, 0.0)
+    return plan(membership, evidence.change(membership, 0.0))
+
+
+def test_a_charge_of_more_than_half_evicts_at_once_and_says_why() -> None:
+    judged = after(formed(3), report(0, AGAINST_1), report(2, AGAINST_1))
+    assert names(judged.view) == "0.1 2.1"
+    assert not judged.view.planned
+    assert judged.seats[1].standing is Standing.EVICTED
+    assert judged.view.cause == "replica 1, step 7: its gradient is not what others compute"
+    assert judged.charges == (AGAINST_1,)
+
+
+def test_one_alone_evicts_nobody() -> None:
+    assert after(formed(3), report(0, AGAINST_1)).view == formed(3).view
+    assert after(formed(2), report(0, AGAINST_1)).view == formed(2).view
+
+
+def test_of_two_members_both_have_to_say_it_the_accused_included() -> None:
+    assert names(after(formed(2), report(0, AGAINST_1), report(1, AGAINST_1)).view) == "0.1"
+
+
+def test_a_charge_that_names_nobody_ends_the_view_and_keeps_everybody() -> None:
+    judged = after(formed(2), report(0, AGAINST_NOBODY), report(1, AGAINST_NOBODY))
+    assert (judged.view.number, names(judged.view), judged.view.planned) == (2, "0.1 1.1", False)
+    assert judged.view.cause == "step 7: the states of members differ"
+
+
+def test_a_charge_is_followed_once() -> None:
+    reports = {replica: report(replica, AGAINST_NOBODY) for replica in (0, 1)}
+    judged = after(formed(2), *reports.values())
+    assert heeded(judged.view, reports) == []
+
+
+def test_a_planned_view_does_not_answer_a_charge() -> None:
+    membership = formed(3)
+    planned = msgspec.structs.replace(membership.view, number=9, planned_since=1)
+    reports = {replica: report(replica, AGAINST_1) for replica in (0, 2)}
+    assert heeded(planned, reports) == [AGAINST_1]
+
+
+def test_a_charge_against_an_earlier_life_evicts_nobody() -> None:
+    old = msgspec.structs.replace(AGAINST_1, incarnation=0)
+    judged = after(formed(3), report(0, old), report(2, old))
+    assert names(judged.view) == "0.1 1.1 2.1"
+
+
+def test_learners_and_earlier_lives_have_no_say() -> None:
+    view = View(number=1, planned_since=1, members=formed(3).view.members)
+    strangers = {
+        0: report(0, AGAINST_1),
+        2: Report(replica=2, incarnation=5, view=1, charges=(AGAINST_1,)),
+        7: report(7, AGAINST_1),
+    }
+    assert heeded(view, strangers) == []
