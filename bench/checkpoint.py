@@ -53,7 +53,7 @@ Found = dict[str, Any]
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state-mib", type=int, default=512, help="size of weights and moments (512)")
     parser.add_argument("--rounds", type=int, default=7, help="saves of each kind (7)")
-    parser.add_argument("--save-pairs", type=int, default=8, help="of blocks with and without saves (8)")
+    parser.add_argument("--save-pairs", type=int, default=20, help="of blocks with and without saves (20)")
     parser.add_argument(
         "--threads", type=int, default=1, help="that torch computes with; 0: as many as it likes (1)"
     )

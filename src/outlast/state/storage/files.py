@@ -27,6 +27,7 @@ from outlast.errors import (
     StorageUnavailable,
 )
 from outlast.state.storage import giving_up
+from outlast.state.storage.direct import read_around_cache
 from outlast.state.storage.drafts import FOLDER, Drafts
 from outlast.state.storage.keys import check_key, check_prefix, is_key
 from outlast.state.storage.seam import Bytes, Stored
@@ -160,7 +161,7 @@ class Files:
                 os.close(file)
 
     def _fill(self, key: str, file: int, out: memoryview) -> None:
-        done = 0
+        done = read_around_cache(file, out)
         while done < len(out):
             count = os.preadv(file, [out[done : done + _READ_BYTES]], done)
             if count == 0:

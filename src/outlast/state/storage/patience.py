@@ -5,7 +5,7 @@ Storages are away for a moment every day: a server restarts, a network stutters,
 full, missing or damaged stays so. It pauses longer and longer, by chance rather than in step with all the
 other members who failed in the same instant, and gives up at a deadline, with the last failure as the reason.
 
-Not every client has timeouts that hold. So each attempt runs in a thread of its own, and one that does not
+Not every client has timeouts that hold. So each attempt runs in another thread, and one that does not
 come back is left behind: it will not make anything visible any more (`giving_up.py`). It may still hold the
 memory it was given, though, and fill it if it was reading. Hence the one rule for callers: **memory that was
 given to a `read_into` that failed with `StorageUnavailable` is not used again.**
@@ -14,12 +14,14 @@ A create whose outcome is unknown is asked again; when the answer is that there 
 decide whether it is our own.
 """
 
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, final
 
 from outlast.errors import ConfigError, ObjectDamaged, ObjectMissing, StorageUnavailable
@@ -31,6 +33,7 @@ _Result = TypeVar("_Result")
 _PAGE = 1000
 # How often a waiting call looks whether the process ends.
 _LOOK_EVERY_S = 0.1
+_IDLE_FOR_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +188,7 @@ class Patient:
         if self._stopped.is_set():
             raise StorageUnavailable(f"{self.url} was not asked.")
         attempt = _Attempt(call)
+        _begin(attempt)
         ends = time.monotonic() + within_s
         while not attempt.done.wait(max(0.0, min(_LOOK_EVERY_S, ends - time.monotonic()))):
             if time.monotonic() >= ends or self._stopped.is_set():
@@ -197,20 +201,60 @@ class Patient:
 
 
 class _Attempt:
-    """One call in a thread of its own, which nobody has to wait for."""
+    """One call, which nobody has to wait for: it runs in another thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.done = threading.Event()
         self.given_up = threading.Event()
         self.error: BaseException | None = None
         self.result: Any = None
-        # A daemon, so that a call that hangs does not keep the process from ending.
-        threading.Thread(target=self._run, args=(call,), name="outlast-storage", daemon=True).start()
+        self._call = call
 
-    def _run(self, call: Callable[[], Any]) -> None:
+    def run(self) -> None:
         giving_up.watch(self.given_up)
         try:
-            self.result = call()
+            self.result = self._call()
         except BaseException as error:
             self.error = error
         self.done.set()
+
+
+class _Runner:
+    """A thread that runs attempts, one at a time. To start one takes longer than to read a small object, so
+    it is kept for the next attempt; and it ends when none comes for a while."""
+
+    def __init__(self) -> None:
+        self._given: SimpleQueue[_Attempt] = SimpleQueue()
+        # A daemon, so that a call that hangs does not keep the process from ending.
+        threading.Thread(target=self._serve, name="outlast-storage", daemon=True).start()
+
+    def run(self, attempt: _Attempt) -> None:
+        self._given.put(attempt)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                attempt = self._given.get(timeout=_IDLE_FOR_S)
+            except Empty:
+                try:
+                    _idle.remove(self)
+                except ValueError:
+                    # It has just been taken from there: there is something to come.
+                    continue
+                return
+            attempt.run()
+            del attempt
+            _idle.append(self)
+
+
+_idle: list[_Runner] = []
+# Threads do not come along when a process is forked.
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _begin(attempt: _Attempt) -> None:
+    try:
+        runner = _idle.pop()
+    except IndexError:
+        runner = _Runner()
+    runner.run(attempt)
