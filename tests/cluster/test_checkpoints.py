@@ -102,6 +102,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return str(tmp_path / "vault")
 
 
+@pytest.mark.timeout(1800)
 def test_a_run_that_is_killed_again_and_again_is_resumed_with_any_number_of_replicas(
     url: str, tmp_path: Path, soak: bool
 ) -> None:

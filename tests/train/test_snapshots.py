@@ -15,7 +15,7 @@ from outlast.state import image as images
 from outlast.state.digest import state_digest
 from outlast.state.training import TrainingState
 from outlast.train import snapshots
-from outlast.train.snapshots import Arrival, Copy
+from outlast.train.snapshots import Arrival, Gift
 
 PIECE_BYTES = 256
 
@@ -48,11 +48,11 @@ def head(kind: Kind, index: int = 0, size: int = 0, *, view: int = 2, step: int 
     return Header(kind, view=view, step=step, lo=index, size=size)
 
 
-def give(arrival: Arrival, copied: Copy, *, view: int = 2, skip: int = -1) -> bool:
+def give(arrival: Arrival, copied: Gift, *, view: int = 2, skip: int = -1) -> bool:
     """Whether that completed it."""
     arrival.described(head(Kind.IMAGE, view=view), copied.image)
     done = False
-    for index, memory in copied:
+    for index, memory in copied.settle():
         if index == skip:
             continue
         header = head(Kind.PIECE, index, memory.nbytes, view=view)
@@ -67,7 +67,10 @@ def give(arrival: Arrival, copied: Copy, *, view: int = 2, skip: int = -1) -> bo
 def test_the_shares_of_all_givers_are_the_state(count: int) -> None:
     model, optimizer = trained(1)
     servers = tuple(range(count))
-    copies = [Copy(state_of(model, optimizer), pin(servers), replica, {}) for replica in servers]
+    copies = [Gift(state_of(model, optimizer), pin(servers), replica, {}) for replica in servers]
+    for copied in copies:
+        copied.start()
+        copied.settle()
     # A giver trains on while its share travels.
     expected = state_digest(model, optimizer)
     with torch.no_grad():
@@ -89,14 +92,14 @@ def test_buffers_are_given_as_they_were_when_the_step_began() -> None:
     with torch.no_grad():
         model[1].running_mean.add_(3)
     arrival = Arrival()
-    assert give(arrival, Copy(state_of(model, optimizer), pin((0,)), 0, before))
+    assert give(arrival, Gift(state_of(model, optimizer), pin((0,)), 0, before))
     other, its_optimizer = trained(2)
     state_of(other, its_optimizer).load(arrival.image, arrival.tensors())
     assert torch.equal(other.state_dict()["1.running_mean"], expected["1.running_mean"])
 
 
 def test_a_later_view_begins_anew_and_an_earlier_one_is_not_listened_to() -> None:
-    old, new = (Copy(state_of(*trained(seed)), pin((0,)), 0, {}) for seed in (1, 2))
+    old, new = (Gift(state_of(*trained(seed)), pin((0,)), 0, {}) for seed in (1, 2))
     arrival = Arrival()
     assert not give(arrival, old, view=2, skip=0)
     assert not give(arrival, new, view=3, skip=0)
@@ -117,7 +120,7 @@ def test_a_piece_before_its_description_has_no_place() -> None:
 
 def test_a_piece_of_the_wrong_size_or_number_is_refused() -> None:
     arrival = Arrival()
-    arrival.described(head(Kind.IMAGE), Copy(state_of(*trained(1)), pin((0,)), 0, {}).image)
+    arrival.described(head(Kind.IMAGE), Gift(state_of(*trained(1)), pin((0,)), 0, {}).image)
     for wrong in (head(Kind.PIECE, 0, PIECE_BYTES - 1), head(Kind.PIECE, 10_000, PIECE_BYTES)):
         with pytest.raises(ProtocolError, match="after step 5 has a wrong size"):
             arrival.slot(wrong)
@@ -126,14 +129,14 @@ def test_a_piece_of_the_wrong_size_or_number_is_refused() -> None:
 def test_members_whose_states_differ_are_noticed() -> None:
     model, optimizer = trained(1)
     arrival = Arrival()
-    arrival.described(head(Kind.IMAGE), Copy(state_of(model, optimizer), pin((0,)), 0, {}).image)
+    arrival.described(head(Kind.IMAGE), Gift(state_of(model, optimizer), pin((0,)), 0, {}).image)
     optimizer.param_groups[0]["lr"] = 0.5
     with pytest.raises(ProtocolError, match="two members hold different states after step 5"):
-        arrival.described(head(Kind.IMAGE), Copy(state_of(model, optimizer), pin((0,)), 0, {}).image)
+        arrival.described(head(Kind.IMAGE), Gift(state_of(model, optimizer), pin((0,)), 0, {}).image)
 
 
 def test_a_complete_snapshot_is_complete_once() -> None:
-    copied = Copy(state_of(*trained(1)), pin((0,)), 0, {})
+    copied = Gift(state_of(*trained(1)), pin((0,)), 0, {})
     arrival = Arrival()
     assert give(arrival, copied)
     assert not give(arrival, copied)

@@ -169,7 +169,7 @@ class Engine:
                 due = self._giving.due(self.applied)
             if due is None:
                 return
-            self._giving.serve(*due)
+            self._giving.serve(*due, at_once=True)
 
     def work(self) -> int | Record:
         """A shard to compute for the step after the applied one, or the record of that step."""
@@ -179,7 +179,7 @@ class Engine:
             if isinstance(todo, Save):
                 self._copy(todo)
             elif isinstance(todo, tuple):
-                self._giving.serve(*todo)
+                self._giving.serve(*todo, at_once=self.view.learner(todo[0].to.replica) is None)
             elif todo is None:
                 self._get_state()
             else:
@@ -210,7 +210,7 @@ class Engine:
                 self._copy(todo)
                 self.settle()
             elif isinstance(todo, tuple):
-                self._giving.serve(*todo)
+                self._giving.serve(*todo, at_once=True)
             elif todo is None:
                 raise LoopError(
                     f"replica {self._core.replica} left the loop of steps after step {self.applied}, and "
@@ -266,6 +266,7 @@ class Engine:
 
     def settle(self) -> None:
         """The script is about to change the state: let what is being copied of it be complete."""
+        self._giving.settle()
         if self._saving is not None:
             self._saving.settle()
 
@@ -296,7 +297,11 @@ class Engine:
                 self._enter(Phase.WAITING)
                 waiting = True
                 continue
-            self._wait()
+            if self._giving.idle:
+                self._wait()
+            else:
+                with self._unlocked():
+                    self._giving.settle()
 
     def _wait(self) -> None:
         """Until something happens. What it waits for comes over the mesh, so it serves that meanwhile."""

@@ -1,16 +1,21 @@
 """What a member gives to others: snapshots of its state, and records.
 
-A snapshot is of the state after one step, so it is copied when the training thread stands there: before it
-applies the next record. Records are sent in shares, each member some of them; whoever gets them holds them
-in their own memory, and a slow receiver is dropped rather than waited for.
+A snapshot is of the state after one step, so it is begun when the training thread stands there, and is
+complete before it applies the next record, or as soon as it has nothing else to do. Who is a member already
+and waits for the state keeps everybody waiting: it is given its share at once.
+
+Records are sent in shares, each member some of them; whoever gets them holds them in their own memory, and a
+slow receiver is dropped rather than waited for.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 
 from outlast import crashpoints as crash
+from outlast.errors import CheckpointError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, Way
 from outlast.protocol.step_words import FeedAgain, HandOver, Pin
@@ -19,7 +24,9 @@ from outlast.state.training import TrainingState
 from outlast.train.gradients import Gradients
 from outlast.train.post import Post
 from outlast.train.records import Record
-from outlast.train.snapshots import Copy
+from outlast.train.snapshots import Gift
+
+log = logging.getLogger(__name__)
 
 
 class Giving:
@@ -38,6 +45,11 @@ class Giving:
         self._post = post
         self._pins: list[tuple[Pin, Header]] = []
 
+        self._gifts: list[tuple[Gift, Member, Header]] = []
+        """What is being copied; only the training thread touches it."""
+        self._at_once = False
+        """Whether the script changes the state in the middle of steps, so that nothing can be copied then."""
+
     def clear(self) -> None:
         self._pins.clear()
 
@@ -54,15 +66,38 @@ class Giving:
                 return entry
         return None
 
-    def serve(self, pin: Pin, header: Header) -> None:
+    def serve(self, pin: Pin, header: Header, *, at_once: bool) -> None:
         """In the training thread, without the lock: copying takes a while."""
         crash.reach("serving", pin.step)
-        copy = Copy(self._state, pin, self._replica, self._gradients.step_buffers())
+        gift = Gift(self._state, pin, self._replica, self._gradients.step_buffers())
         header = header._replace(kind=Kind.IMAGE, step=pin.step)
         with self._changed:
-            self._post.send(pin.to, header, copy.image)
-            for index, memory in copy:
-                self._post.send(pin.to, header._replace(kind=Kind.PIECE, lo=index), memory)
+            self._post.send(pin.to, header, gift.image)
+        self._gifts.append((gift, pin.to, header))
+        if at_once or self._at_once:
+            self.settle()
+        else:
+            gift.start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being copied."""
+        return not self._gifts
+
+    def settle(self) -> None:
+        """In the training thread, without the lock: complete what is being copied, and send it."""
+        gifts, self._gifts = self._gifts, []
+        for gift, to, header in gifts:
+            try:
+                pieces = gift.settle()
+            except CheckpointError as error:
+                # It misses the pieces, and asks again.
+                self._at_once = True
+                log.warning("replica %d is not given the state after this step: %s", to.replica, error)
+                continue
+            with self._changed:
+                for index, memory in pieces:
+                    self._post.send(to, header._replace(kind=Kind.PIECE, lo=index), memory)
 
     def feed(self, record: Record | None, view: View, header: Header) -> None:
         """A stable record, to all learners."""

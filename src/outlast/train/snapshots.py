@@ -1,42 +1,54 @@
 """Snapshots between replicas: the state after one step, given by members, received by who lacks it.
 
-The giver's training thread copies its share of the state when it stands exactly between two steps, and goes
-on; the copy travels while it trains. The receiver puts the shares together. A snapshot is named by the view
-in which it was decided on: a later view decides anew, since who gives which share has changed.
+The giver's share is that of the moment when its training thread stands exactly between two steps. It is
+copied while the next step computes (`copying.py`), and travels while it trains on. The receiver puts the
+shares together. A snapshot is named by the view in which it was decided on: a later view decides anew, since
+who gives which share has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
-from outlast.mesh.memory import bytes_of
 from outlast.protocol.step_words import Pin
 from outlast.state.contents import Image, decode_image, encode_image, pieces
-from outlast.state.image import Assembly, copy_piece
+from outlast.state.image import Assembly
 from outlast.state.training import TrainingState
+from outlast.train.copying import Room, ShareCopy
 
 
-class Copy:
-    """One giver's share of the state, copied at one moment."""
+class Gift:
+    """One giver's share of the state as it is now. It is copied until `settle` at the latest."""
 
     def __init__(self, state: TrainingState, pin: Pin, replica: int, overrides: Mapping[int, Tensor]) -> None:
         image, tensors = state.capture(overrides)
         ranges = pieces(image.total_bytes)
-        place = pin.servers.index(replica)
+        self._indices = range(pin.servers.index(replica), len(ranges), len(pin.servers))
         self.image = encode_image(image)
-        self._pieces: list[tuple[int, memoryview]] = []
-        for index in range(place, len(ranges), len(pin.servers)):
-            copy = torch.empty(len(ranges[index]), dtype=torch.uint8)
-            copy_piece(image, tensors, ranges[index], copy)
-            self._pieces.append((index, bytes_of(copy)))
+        lasting = state.lasting(overrides)
+        self._share = ShareCopy(
+            image,
+            tensors,
+            [ranges[index] for index in self._indices],
+            Room(),
+            lasting=lambda tensor: id(tensor) in lasting,
+        )
 
-    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
-        return iter(self._pieces)
+    def start(self) -> None:
+        """Copy beside whatever else is done."""
+        self._share.start()
+
+    def settle(self) -> list[tuple[int, memoryview]]:
+        """The pieces by their numbers; from here on the state may change. CheckpointError if it has already,
+        so that the copy is of no moment at all."""
+        self._share.settle()
+        return [
+            (index, memory) for index, (_, memory) in zip(self._indices, self._share.parts(), strict=True)
+        ]
 
 
 class Arrival:
