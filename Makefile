@@ -32,7 +32,8 @@ check: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY) $(HADOOP)
-	$(BIN)/pytest -m 'not soak'
+	$(BIN)/pytest -m 'not soak' --ignore tests/cluster -n 2 --dist loadfile
+	$(BIN)/pytest -m 'not soak' tests/cluster
 
 test: check unit
 
