@@ -342,7 +342,9 @@ class Evidence:
                     process=seat.process,
                     standing=Standing.EVICTED,
                     cause=f"replica {seat.replica}, step {charge.step}: {charge.reason[:REASON_LIMIT]}",
-                    proven=True,
+                    # What it computed is proven to be wrong; the state that it holds is not, and where nobody
+                    # else holds it, it stays.
+                    proven=False,
                 )
                 change.removals.setdefault(seat.replica, removal)
 
