@@ -2,8 +2,8 @@
 
 Members find out together that one of them is at fault: what proves it is in the records, which all of them
 hold. So all of them say it, and a *charge* counts when more than half of the view do, the accused included.
-One that says it alone is taken for the one that is wrong. Who still catches up has seen nothing, and is not asked:
-members may work in an earlier view, without it.
+One that says it alone is taken for the one that is wrong. Who still catches up has seen nothing, and is not
+asked: members may work in an earlier view, without it.
 
 A charge belongs to the view in which it was found. It is answered by the next view that interrupts its
 members, whatever that came from, and says nothing after it.

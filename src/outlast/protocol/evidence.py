@@ -246,7 +246,9 @@ class Evidence:
             and now - self._report_heard_at.get(seat.replica, self._took_office_at)
             < self._timing.complaint_holds_s
         }
-        for replica in self._complaints.verdict(staying, now):
+        holding = [holder.replica for holder in membership.holders if holder.replica in staying]
+        last = holding[0] if len(holding) == 1 and len(staying) > 1 else None
+        for replica in self._complaints.verdict(staying, now, last):
             self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
 
     def _watched(self, membership: Membership, seat: Seat) -> bool:

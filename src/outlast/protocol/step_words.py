@@ -163,8 +163,8 @@ class Conclude:
 
 @dataclass(frozen=True)
 class Judge:
-    """All sums of this trial are in: say with `judged` whether the step is complete with it, or needs the next
-    trial. As long as nothing is said, the step waits for a view that decides otherwise."""
+    """All sums of this trial are in: say with `judged` whether the step is complete with it, or needs the
+    next trial. As long as nothing is said, the step waits for a view that decides otherwise."""
 
     step: int
     trial: int = Trial.FIRST

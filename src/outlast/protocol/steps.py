@@ -11,9 +11,9 @@ all slices (their *surveys*), and reduce when all of them are in. Everything tha
 here holds for surveys, too.
 
 Nobody is believed blindly: when all sums are in, they are *judged* by what came with them, alike on every
-member, since all have the same. If something is doubted, the attempt is not completed but gets another *trial*,
-with parts and sums of its own (`Trial` says what each is for), up to the final one, which counts as it is.
-An attempt is then (view, step, trial), and a view voids them all.
+member, since all have the same. If something is doubted, the attempt is not completed but gets another
+*trial*, with parts and sums of its own (`Trial` says what each is for), up to the final one, which counts as
+it is. An attempt is then (view, step, trial), and a view voids them all.
 
 Three facts make that safe, and each is one line of code below:
 

@@ -150,7 +150,7 @@ class History:
         present = self._present()
         if life not in present:
             return
-        for other in (present & self._pasts.keys()) - self._given_up:
+        for other in self._compared(present) - self._given_up:
             if self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
                     f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "

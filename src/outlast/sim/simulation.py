@@ -40,13 +40,16 @@ EXCUSE_HOLDS_S = 2.5
 """A fault still explains an eviction this long after it is over: detection and commit."""
 
 
+SUSPICIOUS = partial(StepCore, judges=True)
+
+
 @dataclass(frozen=True)
 class Cast:
     """Which cores play; a planted mistake is another cast."""
 
     coordinator: Callable[..., CoordinatorCore] = CoordinatorCore
     member: Callable[..., MemberCore] = MemberCore
-    steps: Callable[[int], StepCore] = partial(StepCore, judges=True)
+    steps: Callable[[int], StepCore] = SUSPICIOUS
     saves: Callable[[int], SaveCore] = SaveCore
     engine: Callable[..., Engine] = Engine
     doubts: Callable[[Engine], Doubts] = Doubts
