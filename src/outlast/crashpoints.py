@@ -8,6 +8,7 @@ catch, delay or clean up after. `outlast.testing.crash` arms them.
     backward   inside backward, some gradients are out   optimizer  inside the optimizer's step
     scatter    all contributions are sent, no word yet   joining    the state has come, but is not loaded
     gather     own results are sent, others not in yet   serving    about to copy the state for a joiner
+    testify    second opinions are sent, no word yet
 
     copying    about to copy a share of a checkpoint     committing the intent is recorded, nothing put
     written    the share is durable, nobody knows        committed  the manifest is put, nobody knows
@@ -19,6 +20,7 @@ import signal
 from collections.abc import Callable
 
 POINTS = ("forward", "backward", "scatter", "gather", "reduced", "optimizer", "joining", "serving")
+HEARING_POINTS = ("testify",)
 SAVE_POINTS = ("copying", "written", "intending", "committing", "committed", "restoring")
 
 armed: Callable[[str, int], bool] | None = None

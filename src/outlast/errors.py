@@ -7,6 +7,7 @@
     │   └── ScriptNotFound    the training script is not there
     ├── JobFailed             the job ended without finishing
     │   └── ScriptFailed      a replica kept failing; carries its last words
+    ├── TrainingDiverged      for many steps, nothing that was computed made sense
     ├── DataError             the training data could not be had
     │   ├── DatasetChanged    the dataset has another length than at the start
     │   ├── SampleFailed      the dataset, or collate_fn, raised: that error is the cause
@@ -70,6 +71,10 @@ class ScriptFailed(JobFailed):
     def __init__(self, message: str, last_words: str = "") -> None:
         super().__init__(message)
         self.last_words = last_words
+
+
+class TrainingDiverged(OutlastError):
+    """What was computed in many steps in a row was not finite, or absurd, and no replica is to blame."""
 
 
 class DataError(OutlastError):

@@ -43,6 +43,18 @@ def test_of_two_members_both_have_to_say_it_the_accused_included() -> None:
     assert names(after(formed(2), report(0, AGAINST_1), report(1, AGAINST_1)).view) == "0.1"
 
 
+def test_who_still_catches_up_is_not_asked() -> None:
+    learning = [Report(replica=replica, incarnation=1, view=1, catching_up=True) for replica in (0, 3)]
+    judged = after(formed(4), report(1, AGAINST_1), report(2, AGAINST_1), *learning)
+    assert names(judged.view) == "0.1 2.1 3.1"
+
+
+def test_the_last_who_holds_the_state_stays() -> None:
+    against_0 = msgspec.structs.replace(AGAINST_1, replica=0)
+    judged = after(formed(1), report(0, against_0))
+    assert (names(judged.view), judged.view.planned) == ("0.1", False)
+
+
 def test_a_charge_that_names_nobody_ends_the_view_and_keeps_everybody() -> None:
     judged = after(formed(2), report(0, AGAINST_NOBODY), report(1, AGAINST_NOBODY))
     assert (judged.view.number, names(judged.view), judged.view.planned) == (2, "0.1 1.1", False)

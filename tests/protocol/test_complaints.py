@@ -37,6 +37,15 @@ def test_one_that_accuses_everybody_convicts_only_itself() -> None:
     assert upheld({0: {1, 2, 3, 4}}) == [0]
 
 
+def test_the_last_who_holds_the_state_stays_and_the_others_leave() -> None:
+    complaints = Complaints(HOLDS_S, COUNTS_AFTER_S)
+    for now in (0.0, 0.5):
+        for accuser, accused in {0: {3}, 3: {0, 4}, 4: {3}}.items():
+            complaints.note(accuser, accused, now)
+    assert complaints.verdict({0: 1, 3: 1, 4: 1}, 0.5) == [3]
+    assert sorted(complaints.verdict({0: 1, 3: 1, 4: 1}, 0.5, last=3)) == [0, 4]
+
+
 def test_two_separate_quarrels_cost_one_member_each() -> None:
     assert sorted(upheld({0: {1}, 1: {0}, 2: {3}, 3: {2}})) == [1, 3]
 

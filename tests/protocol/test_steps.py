@@ -15,6 +15,7 @@ from outlast.protocol.step_words import (
     Handed,
     HandOver,
     Holding,
+    Judge,
     LeftAlone,
     Lost,
     Mode,
@@ -27,6 +28,7 @@ from outlast.protocol.step_words import (
     Survey,
     Surveyed,
     Switched,
+    Trial,
     Want,
     Whole,
 )
@@ -129,7 +131,7 @@ def test_parts_that_come_early_are_kept_within_a_bound() -> None:
     core.received(1, Part(PARTS_AHEAD + 1))
     complete(core, 1)
     assert core.contribute()[1:] == [Conclude(2)]
-    assert sorted(core._parts) == [2]
+    assert sorted(core._parts) == [(2, Trial.FIRST)]
 
 
 def test_a_slice_is_reduced_when_all_surveys_are_in() -> None:
@@ -159,6 +161,102 @@ def test_surveys_of_an_earlier_view_count_for_nothing() -> None:
     assert core.received(1, Part(1)) == [Survey(1)]
     assert said(core.surveyed(1)) == [((1,), Surveyed(1))]
     assert core.received(1, Surveyed(1)) == [Conclude(1)]
+
+
+# Trials.
+
+
+def judging(newest: int, view: View) -> StepCore:
+    core = at(newest, view)
+    core.judges = True
+    return core
+
+
+def sums_in(core: StepCore, trial: Trial) -> list[StepAction]:
+    """Everybody takes part in this trial of the present step, to its end."""
+    step = core.step
+    core.contribute(trial)
+    for other in core.others:
+        core.received(other, Part(step, trial=trial))
+    actions = core.summed(step, trial)
+    for other in core.others:
+        actions += core.received(other, Sum(step, trial))
+    return actions
+
+
+def test_sums_are_judged_before_they_count() -> None:
+    core = judging(0, view_of(1, 0, 1))
+    assert sums_in(core, Trial.FIRST)[-1] == Judge(1)
+    assert core.newest == 0
+    assert core.judged(1, Trial.FIRST, again=False) == [Completed(1), Attempt(2)]
+
+
+def test_what_is_doubted_gets_a_hearing_and_a_final_trial() -> None:
+    core = judging(0, view_of(1, 0, 1))
+    sums_in(core, Trial.FIRST)
+    assert core.judged(1, Trial.FIRST, again=True) == [Attempt(1, Trial.HEARING)]
+    assert core.contribute() == []
+    assert sums_in(core, Trial.HEARING)[-1] == Judge(1, Trial.HEARING)
+    assert core.judged(1, Trial.HEARING, again=True) == [Attempt(1, Trial.FINAL)]
+    assert sums_in(core, Trial.FINAL)[-2:] == [Completed(1), Attempt(2)]
+    assert core.trial is Trial.FIRST
+
+
+def test_a_hearing_that_found_nothing_ends_the_step() -> None:
+    core = judging(0, view_of(1, 0, 1))
+    sums_in(core, Trial.FIRST)
+    core.judged(1, Trial.FIRST, again=True)
+    sums_in(core, Trial.HEARING)
+    assert core.judged(1, Trial.HEARING, again=False)[0] == Completed(1)
+
+
+def test_others_may_be_a_trial_ahead() -> None:
+    core = judging(0, view_of(1, 0, 1))
+    core.contribute()
+    core.received(1, Part(1))
+    core.received(1, Sum(1))
+    core.summed(1)
+    core.received(1, Part(1, trial=Trial.HEARING))
+    assert core.judged(1, Trial.FIRST, again=True) == [Attempt(1, Trial.HEARING)]
+    assert core.contribute(Trial.HEARING)[1:] == [Conclude(1, Trial.HEARING)]
+
+
+def test_as_long_as_nothing_is_judged_the_step_waits_for_another_view() -> None:
+    core = judging(0, view_of(1, 0, 1, 2))
+    sums_in(core, Trial.FIRST)
+    core.judged(1, Trial.FIRST, again=True)
+    sums_in(core, Trial.HEARING)
+    assert core.received(1, Sum(1, Trial.HEARING)) == []
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    assert core.judged(1, Trial.HEARING, again=False) == []
+    assert core.received(1, Holding(0)) == [Attempt(1)]
+    assert core.trial is Trial.FIRST
+    assert sums_in(core, Trial.FIRST)[-1] == Judge(1)
+
+
+def test_a_planned_view_is_named_in_the_first_trial() -> None:
+    core = judging(0, view_of(1, 0, 1))
+    core.knows(2)
+    core.contribute()
+    core.received(1, Part(1, pending=2))
+    core.summed(1)
+    core.received(1, Sum(1))
+    core.judged(1, Trial.FIRST, again=True)
+    sums_in(core, Trial.HEARING)
+    assert core.judged(1, Trial.HEARING, again=False) == [Completed(1), Follow(2)]
+
+
+def test_a_hearing_is_not_surveyed_but_the_final_trial_is() -> None:
+    core = at(0, view_of(1, 0), surveys=True)
+    core.judges = True
+    assert core.contribute()[-1] == Survey(1)
+    assert core.surveyed(1)[-1] == Conclude(1)
+    core.summed(1)
+    core.judged(1, Trial.FIRST, again=True)
+    assert core.contribute(Trial.HEARING)[-1] == Conclude(1, Trial.HEARING)
+    core.summed(1, Trial.HEARING)
+    core.judged(1, Trial.HEARING, again=True)
+    assert core.contribute(Trial.FINAL)[-1] == Survey(1, Trial.FINAL)
 
 
 # A view that was adopted out of step.

@@ -14,6 +14,7 @@ from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import JobSpec, Membership, View
+from outlast.sim.doubts import Doubts
 from outlast.sim.engine import Engine
 from outlast.sim.saver import Saver
 from outlast.sim.simulation import Cast
@@ -122,6 +123,36 @@ class SurveysKept(StepCore):
         actions = super().adopt(view, in_band=in_band)
         self._surveyed = surveyed
         return actions
+
+
+class DoubtsIgnored(StepCore):
+    """Completes an attempt although something in it is doubted."""
+
+    def __init__(self, replica: int) -> None:
+        super().__init__(replica, judges=True)
+
+    def judged(self, step: int, trial: int, *, again: bool) -> list[StepAction]:
+        return super().judged(step, trial, again=False)
+
+
+class TrialKept(StepCore):
+    """Goes on with the hearing of an earlier view in the present one."""
+
+    def __init__(self, replica: int) -> None:
+        super().__init__(replica, judges=True)
+
+    def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
+        trial = self.trial
+        actions = super().adopt(view, in_band=in_band)
+        self.trial = trial
+        return actions
+
+
+class AccusedBelieved(Doubts):
+    """Goes on together with who was found to be wrong, instead of waiting for a view without it."""
+
+    def judge(self, step: int, trial: int) -> bool | None:
+        return bool(super().judge(step, trial))
 
 
 class FirstHoldingSuffices(StepCore):
@@ -265,6 +296,9 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     ),
     "parts of an earlier view kept": (Cast(steps=PartsKept), "has no record of step|is back|has ended"),
     "surveys of an earlier view kept": (Cast(steps=SurveysKept), "by the surveys of"),
+    "a doubted attempt completed": (Cast(steps=DoubtsIgnored), "with the wrong numbers"),
+    "a trial that outlives its view": (Cast(steps=TrialKept), "hangs at step|is back|has ended|core failed"),
+    "the accused believed": (Cast(doubts=AccusedBelieved), "with the wrong numbers"),
     "not everybody waited for": (
         Cast(steps=FirstHoldingSuffices),
         "feeds step|another record|stable|hangs at step",

@@ -19,12 +19,14 @@ def test_promises_hold_under_every_seed(soak: bool) -> None:
     assert violation is None, f"seed {violation.seed}: {violation.violation}\n{violation.story}"
     assert tally.views > 2 * tally.seeds, "hardly anything happened: the faults do not bite"
     assert tally.commits > tally.seeds, "hardly anything was saved"
+    assert tally.charges > tally.seeds / 4, "hardly anybody was found to be wrong"
+    assert tally.left_out > tally.seeds, "hardly anything was left out"
     assert tally.resumes > tally.seeds / 8, "hardly anybody went on from a checkpoint"
 
 
 @pytest.mark.timeout(5400)
 def test_promises_hold_where_slices_are_surveyed(soak: bool) -> None:
-    cast = Cast(steps=partial(StepCore, surveys=True))
+    cast = Cast(steps=partial(StepCore, surveys=True, judges=True))
     tally, violation = sweep(range(SOAK_SEEDS if soak else SEEDS_WITH_SURVEYS), cast=cast)
     assert violation is None, f"seed {violation.seed}: {violation.violation}\n{violation.story}"
     assert tally.steps > tally.seeds

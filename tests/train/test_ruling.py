@@ -294,7 +294,8 @@ def gradients(
     with outlast.join(model=model, data=data(), shards=shards, rule=rule) as job:
         for step in job.steps(1):
             for number, (x, y) in enumerate(step):
-                step.backward(loss(model, x, y, number))
+                # What is not sane is computed again, after all others.
+                step.backward(loss(model, x, y, number % shards))
             return [parameter.grad for parameter in model.parameters()]
     raise AssertionError
 
@@ -320,9 +321,9 @@ def test_a_shard_gone_mad_does_not_reach_the_model() -> None:
     def mad(model: nn.Module, x: Tensor, y: Tensor, shard: int) -> Tensor:
         return plain_loss(model, x, y, shard) * (float("nan") if shard == 3 else 1.0)
 
-    assert not all(grad is None or grad.isfinite().all() for grad in gradients(net(), None, mad, shards=5))
-    for grad in gradients(net(), rules.TrimmedMean(f=1), mad, shards=5):
-        assert grad is not None and grad.isfinite().all()
+    for rule in (None, rules.TrimmedMean(f=1), rules.Krum(f=1)):
+        for grad in gradients(net(), rule, mad, shards=5):
+            assert grad is not None and grad.isfinite().all()
 
 
 class TwoHeads(nn.Module):

@@ -3,11 +3,13 @@
 Bulk (gradients, records, state) travels as raw bytes behind a header that says where it belongs. Everything
 else is a typed struct in MessagePack, and a payload that does not decode costs its sender the connection.
 
-    SCATTER    (view, step, bucket, node)   a contribution, to the owner of the slice
+    SCATTER    (view, step, bucket, node)   a contribution, to the owner of the slice; in a hearing, a second
+                                            opinion or an audited part: `offset` is the place of the slice
     RESULT     (view, step, bucket)         the owner's reduced slice, to every member
     PART       (view, step)  PartNote       all my contributions are with you
     SURVEY     (view, step)  float64        what the rule has to know of my slice, to every member
-    SUM        (view, step)                 all my results are with you
+    SUM        (view, step)  float64        all my results are with you, and these are contributions' norms;
+                                            in a hearing, a FindingsNote
     HOLDING    (view)        step + 1       my newest record; flag 1: I train in this view already
     WANT, GONE (view, step)                 see `protocol/steps.py`
     SWITCHED   (view)        View           members have switched to it in band
@@ -20,6 +22,8 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     STRIPE     (view, step)  lineage, note  my share of a checkpoint is durable; see `protocol/saving.py`
     UNABLE     (view, step)  reason, flags  this checkpoint can not be made; flag: the views are at fault
     SAVED      (view, step)                 this checkpoint is committed
+
+The first five carry their trial in `flags`; see `protocol/steps.py`.
 """
 
 from __future__ import annotations
@@ -108,12 +112,30 @@ class RecordNote(msgspec.Struct, frozen=True, array_like=True):
     """Shard → the replica that computed it."""
     save: bool = False
     """Whether the state after this step is saved: somebody wants that, and nobody is against it."""
+    norm: float = 0.0
+    """The largest norm of a contribution that counted, over its weight; infinite if one was not finite."""
+    left_out: tuple[int, ...] = ()
+    """Shards that did not count, because their contributions were not sane."""
+
+
+class FindingsNote(msgspec.Struct, frozen=True, array_like=True):
+    """What one member has found in a hearing: of its own slice, and of those that it audits."""
+
+    versions: tuple[tuple[int, ...], ...] = ()
+    """For each contribution that is heard, in order, its versions: equal numbers for equal bits."""
+    squares: tuple[tuple[float, ...], ...] = ()
+    """The same with the squared norm of each shard that it is made of, one witness after the other."""
+    held: dict[int, bytes] = {}
+    """Owner of an audited slice → digest of what it published, as it is held here."""
+    reduced: dict[int, bytes] = {}
+    """The same with the digest of what this member came to, if it is one of the auditors."""
 
 
 N = TypeVar("N")
 
 PART = msgspec.msgpack.Decoder(PartNote)
 RECORD = msgspec.msgpack.Decoder(RecordNote)
+FINDINGS = msgspec.msgpack.Decoder(FindingsNote)
 encode = msgspec.msgpack.Encoder().encode
 
 

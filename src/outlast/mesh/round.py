@@ -17,6 +17,9 @@ is sent again (its owner was surprised by a late gradient) is simply folded and 
 last is what counts, since PART and SUM come after it on the same connection. Results are received straight
 into the record's own vector.
 
+Beside that, each contribution to the own slice is measured (`squares`), for those who judge it. What they
+leave out is told to the round (`left_out`, `replace`), which then reduces again; see `train/court.py`.
+
 A round belongs to one (view, step) and is dropped with it. Frames that are still arriving then end in memory
 that nobody looks at any more: a buffer that was handed to a connection is never used for anything else before
 its frame has ended.
@@ -61,10 +64,13 @@ class Plan:
         *,
         apart: bool = False,
         cells: bool = False,
+        screened: int = 0,
     ) -> None:
         """`apart`: every shard is contributed by itself, and not added to others. `cells`: slices are made of
-        whole cells, which are the same in every view."""
+        whole cells, which are the same in every view. `screened`: in so many buckets, from the first one on,
+        contributions are measured."""
         self.view = view
+        self.screened = screened
         self.apart = apart
         self.replica = replica
         self.owners = view.slices
@@ -154,6 +160,19 @@ class Round:
         self.whole: NodeNote | None = None
         """What the parts say, taken together; if nobody else decides that, they are added up."""
         self.sent: set[tuple[Node, int]] = set()
+        self.flats: dict[Node, Tensor] = {}
+        """The own contributions, whole; they are good as long as the attempt is."""
+        self.squares: dict[tuple[int, Node], float] = {}
+        """The squared norm of the own slice of each contribution, by bucket; not finite if it is not."""
+        self.left_out: frozenset[Node] = frozenset()
+        """Contributions that do not count."""
+        self.named_out: frozenset[Node] = frozenset()
+        """Those that the record names as left out: the same, unless the update is skipped anyway."""
+        self.norm = 0.0
+        """The largest norm among those that do."""
+        self._additions = plan.additions
+        self._refined: dict[Node, NodeNote] = {}
+        self._dissolved: set[Node] = set()
 
     @property
     def record(self) -> Tensor:
@@ -229,10 +248,14 @@ class Round:
             part = memory[(lo - base) * itemsize : (hi - base) * itemsize]
             self._scatter(owner, bucket, node, part, keep)
         self.sent.add((node, bucket))
+        self.flats[node] = flat
 
     def _contribute(self, bucket: int, node: Node, memory: Tensor) -> None:
         state = self._buckets[bucket]
         state.contributions[node] = memory
+        if bucket < self.plan.screened:
+            # Here, because what has just come is still in the cache.
+            self.squares[bucket, node] = torch.dot(memory, memory).item()
         if len(state.contributions) == len(self.plan.holder) and not self.plan.apart:
             self._fold(bucket, state)
 
@@ -241,6 +264,29 @@ class Round:
         out = self.record[lo:hi]
         fold(state.contributions, self.plan.additions, out)
         self.publish(bucket)
+
+    def refine(self, node: Node, leaves: dict[Node, tuple[NodeNote, Sequence[Tensor | None]]]) -> None:
+        """Instead of a contribution, the shards that it is made of count, each by itself: its note, and for
+        each bucket the own slice."""
+        self._dissolved.add(node)
+        for state in self._buckets:
+            state.contributions.pop(node, None)
+        for one, (note, rows) in leaves.items():
+            self._refined[one] = note
+            for state, row in zip(self._buckets, rows, strict=True):
+                if row is not None:
+                    state.contributions[one] = row
+        if not self.plan.apart:
+            self._additions = fold_order(self.notes(), len(self.plan.view.shards))
+
+    def reduce_again(self) -> None:
+        """Add up what counts, and send that."""
+        for bucket, state in enumerate(self._buckets):
+            lo, hi = self.plan.slice_of(self.plan.replica, bucket)
+            if lo < hi:
+                counts = {n: row for n, row in state.contributions.items() if n not in self.left_out}
+                fold(counts, self._additions, self.record[lo:hi])
+                self.publish(bucket)
 
     def publish(self, bucket: int) -> None:
         """The own slice of this bucket is in the record: to all others with it."""
@@ -268,13 +314,29 @@ class Round:
 
     def notes(self) -> dict[Node, NodeNote]:
         """What goes with the contributions."""
-        return {Node(note.lo, note.hi): note for part in self.parts.values() for note in part.nodes}
+        notes = {Node(note.lo, note.hi): note for part in self.parts.values() for note in part.nodes}
+        return {node: note for node, note in notes.items() if node not in self._dissolved} | self._refined
+
+    def row(self, bucket: int, node: Node) -> Tensor:
+        """The own slice of one contribution."""
+        return self._buckets[bucket].contributions[node]
 
     def _summed_up(self) -> NodeNote:
-        notes = self.notes()
-        for left, right, parent in self.plan.additions:
-            notes[parent] = _added(notes[left], notes[right], self._merge)
-        return notes[Node(0, len(self.plan.view.shards))]
+        notes = {node: note for node, note in self.notes().items() if node not in self.left_out}
+        whole = Node(0, len(self.plan.view.shards))
+        summed = self.add_notes(notes, self._additions).get(whole)
+        return summed or NodeNote(*whole, weight=0.0, loss=0.0, mask=b"", integers={})
+
+    def add_notes(self, notes: dict[Node, NodeNote], additions: Sequence[Addition]) -> dict[Node, NodeNote]:
+        """With all sums that these additions lead to; what is missing is nothing."""
+        notes = dict(notes)
+        for left, right, parent in additions:
+            one, other = notes.get(left), notes.get(right)
+            if one is not None and other is not None:
+                notes[parent] = _added(one, other, self._merge)
+            elif (there := one or other) is not None:
+                notes[parent] = there
+        return notes
 
     def note(self) -> RecordNote:
         """What the parts say, added up along the same tree, unless `whole` says it."""
@@ -287,6 +349,8 @@ class Round:
             view=self.plan.view.number,
             shards=self.plan.view.shards,
             save={part.save for part in self.parts.values()} in ({1}, {0, 1}),
+            norm=self.norm,
+            left_out=tuple(shard for node in sorted(self.named_out) for shard in range(*node)),
         )
 
     def release(self) -> None:
@@ -298,24 +362,34 @@ class Round:
 
 
 def fold(contributions: dict[Node, Tensor], additions: Sequence[Addition], out: Tensor) -> None:
-    """Add up along the tree into `out`, leaving the contributions as they are."""
-    if not additions:
-        (only,) = contributions.values()
-        out.copy_(only)
-        return
+    """Add up along the tree into `out`, leaving the contributions as they are. Where some are missing, the
+    others are added as if these were nothing."""
     sums = dict(contributions)
     temporary: set[Node] = set()
     for left, right, parent in additions:
+        one, other = sums.get(left), sums.get(right)
+        if one is None or other is None:
+            there, way = (other, right) if one is None else (one, left)
+            if there is not None:
+                sums[parent] = there
+                if way in temporary:
+                    temporary.add(parent)
+            continue
         if left in temporary:
-            target = sums[left]
+            target = one
         elif parent.lo == 0:
             # The leftmost branch grows into the root; everything else is added to it sooner or later.
             target = out
         else:
             target = torch.empty_like(out)
-        torch.add(sums[left], sums[right], out=target)
+        torch.add(one, other, out=target)
         sums[parent] = target
         temporary.add(parent)
+    whole = sums.get(additions[-1].parent) if additions else next(iter(sums.values()), None)
+    if whole is None:
+        out.zero_()
+    elif whole is not out:
+        out.copy_(whole)
 
 
 def _added(left: NodeNote, right: NodeNote, merge: Merge) -> NodeNote:

@@ -2,7 +2,8 @@
 
 Members find out together that one of them is at fault: what proves it is in the records, which all of them
 hold. So all of them say it, and a *charge* counts when more than half of the view do, the accused included.
-One that says it alone is taken for the one that is wrong.
+One that says it alone is taken for the one that is wrong. Who still catches up has seen nothing, and is not
+asked: members may work in an earlier view, without it.
 
 A charge belongs to the view in which it was found. It is answered by the next view that interrupts its
 members, whatever that came from, and says nothing after it.
@@ -19,13 +20,17 @@ def heeded(view: View, reports: Mapping[int, Report]) -> list[Charge]:
     """The charges that count, one for each life that is accused, in the order of replicas."""
     counts: Counter[tuple[int, int]] = Counter()
     told: dict[tuple[int, int], Charge] = {}
+    voices = 0
     for member in view.members:
         report = reports.get(member.replica)
-        if report is None or report.incarnation != member.incarnation:
+        known = report is not None and report.incarnation == member.incarnation
+        if report is None or not known or not report.catching_up:
+            voices += 1
+        if report is None or not known:
             continue
         for charge in report.charges:
             if view.planned_since <= charge.view <= view.number:
                 first = told.setdefault(charge.life, charge)
                 if charge == first or charge.replica >= 0:
                     counts[charge.life] += 1
-    return [told[life] for life in sorted(told) if 2 * counts[life] > len(view.members)]
+    return [told[life] for life in sorted(told) if 2 * counts[life] > voices]

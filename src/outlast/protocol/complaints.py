@@ -46,16 +46,17 @@ class Complaints:
         self._since.clear()
         self._last.clear()
 
-    def verdict(self, lives: Mapping[int, int], now: float) -> list[int]:
+    def verdict(self, lives: Mapping[int, int], now: float, last: int | None = None) -> list[int]:
         """Who has to leave so that those who stay can all reach each other; `lives` are the members, each
-        with its incarnation."""
+        with its incarnation. `last` is one that has to stay, because nobody else holds what it holds: then
+        those whom it cannot reach leave, or all would wait for each other."""
         for edge in [edge for edge, last in self._last.items() if now - last > self._holds_s]:
             self._drop(edge)
         edges = {edge for edge in self._since if edge[0] in lives and edge[1] in lives}
         due = {edge for edge in edges if now - self._since[edge] >= self._counts_after_s}
         leaving: list[int] = []
         while due:
-            candidates = {replica for edge in due for replica in edge}
+            candidates = {replica for edge in due for replica in edge} - {last}
             worst = max(candidates, key=lambda r: (_degree(edges, r), _accusers(edges, r), lives[r], r))
             leaving.append(worst)
             edges = {edge for edge in edges if worst not in edge}

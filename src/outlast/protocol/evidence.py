@@ -246,7 +246,9 @@ class Evidence:
             and now - self._report_heard_at.get(seat.replica, self._took_office_at)
             < self._timing.complaint_holds_s
         }
-        for replica in self._complaints.verdict(staying, now):
+        holding = [holder.replica for holder in membership.holders if holder.replica in staying]
+        last = holding[0] if len(holding) == 1 and len(staying) > 1 else None
+        for replica in self._complaints.verdict(staying, now, last):
             self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
 
     def _watched(self, membership: Membership, seat: Seat) -> bool:
@@ -342,7 +344,9 @@ class Evidence:
                     process=seat.process,
                     standing=Standing.EVICTED,
                     cause=f"replica {seat.replica}, step {charge.step}: {charge.reason[:REASON_LIMIT]}",
-                    proven=True,
+                    # What it computed is proven to be wrong; the state that it holds is not, and where nobody
+                    # else holds it, it stays.
+                    proven=False,
                 )
                 change.removals.setdefault(seat.replica, removal)
 

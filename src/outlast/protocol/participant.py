@@ -30,7 +30,7 @@ from outlast.protocol.member import (
 )
 from outlast.protocol.messages import Message
 from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
-from outlast.protocol.step_words import Body, Follow, Lost, Mode, Stable, StepAction
+from outlast.protocol.step_words import Body, Follow, Lost, Mode, Stable, StepAction, Trial
 from outlast.protocol.steps import StepCore
 from outlast.protocol.views import Charge, Intent, Member, View
 
@@ -125,14 +125,17 @@ class Participant:
 
     # What the own process does.
 
-    def contribute(self, now: float) -> list[Action]:
-        return self._run(self.steps.contribute(), now)
+    def contribute(self, now: float, trial: int = Trial.FIRST) -> list[Action]:
+        return self._run(self.steps.contribute(trial), now)
 
-    def surveyed(self, step: int, now: float) -> list[Action]:
-        return self._run(self.steps.surveyed(step), now)
+    def surveyed(self, step: int, now: float, trial: int = Trial.FIRST) -> list[Action]:
+        return self._run(self.steps.surveyed(step, trial), now)
 
-    def summed(self, step: int, now: float) -> list[Action]:
-        return self._run(self.steps.summed(step), now)
+    def summed(self, step: int, now: float, trial: int = Trial.FIRST) -> list[Action]:
+        return self._run(self.steps.summed(step, trial), now)
+
+    def judged(self, step: int, trial: int, now: float, *, again: bool) -> list[Action]:
+        return self._run(self.steps.judged(step, trial, again=again), now)
 
     def offered(self, step: int, now: float, view: int | None = None) -> list[Action]:
         follows = self._after_members(view, now) if view is not None else []

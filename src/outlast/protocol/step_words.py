@@ -6,12 +6,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 
 from outlast.protocol.views import Member, View
 
 BLANK = -1
 """The newest record of a life that has no training state yet."""
+
+
+class Trial(IntEnum):
+    """How often an attempt at a step has been made in one view, and what for."""
+
+    FIRST = 0
+    HEARING = 1
+    """Nothing is reduced: what is doubted is computed again by others, and compared."""
+    FINAL = 2
+    """Slices are reduced again, without what the hearing found to be bad."""
 
 
 class Mode(Enum):
@@ -61,6 +71,7 @@ class Part:
     """The newest planned view that I know of; 0 for none."""
     closing: bool = False
     """I have left the loop of steps and contribute nothing any more."""
+    trial: int = Trial.FIRST
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,7 @@ class Surveyed:
     """What has to be known of the slice that I own, before any is reduced, is with you."""
 
     step: int
+    trial: int = Trial.FIRST
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,7 @@ class Sum:
     """The slice that I own of this step is reduced, and with you."""
 
     step: int
+    trial: int = Trial.FIRST
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,7 @@ class Attempt:
     """Contribute to this step in this view: now, or again."""
 
     step: int
+    trial: int = Trial.FIRST
 
 
 @dataclass(frozen=True)
@@ -135,6 +149,7 @@ class Survey:
     """All parts are in: survey the own slice, send that to all, and say so with `surveyed`."""
 
     step: int
+    trial: int = Trial.FIRST
 
 
 @dataclass(frozen=True)
@@ -143,6 +158,16 @@ class Conclude:
     `summed`."""
 
     step: int
+    trial: int = Trial.FIRST
+
+
+@dataclass(frozen=True)
+class Judge:
+    """All sums of this trial are in: say with `judged` whether the step is complete with it, or needs the
+    next trial. As long as nothing is said, the step waits for a view that decides otherwise."""
+
+    step: int
+    trial: int = Trial.FIRST
 
 
 @dataclass(frozen=True)
@@ -228,6 +253,7 @@ StepAction = (
     | Attempt
     | Survey
     | Conclude
+    | Judge
     | Completed
     | Stable
     | Follow

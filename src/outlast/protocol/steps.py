@@ -10,6 +10,11 @@ Where the rule of the run compares whole contributions, owners first tell each o
 all slices (their *surveys*), and reduce when all of them are in. Everything that is said of parts and sums
 here holds for surveys, too.
 
+Nobody is believed blindly: when all sums are in, they are *judged* by what came with them, alike on every
+member, since all have the same. If something is doubted, the attempt is not completed but gets another
+*trial*, with parts and sums of its own (`Trial` says what each is for), up to the final one, which counts as
+it is. An attempt is then (view, step, trial), and a view voids them all.
+
 Three facts make that safe, and each is one line of code below:
 
 1. *An attempt is completed from its own pieces only.* Adopting a view throws away every part and every sum
@@ -56,6 +61,7 @@ from outlast.protocol.step_words import (
     Handed,
     HandOver,
     Holding,
+    Judge,
     LeftAlone,
     Lost,
     Mode,
@@ -68,6 +74,7 @@ from outlast.protocol.step_words import (
     Survey,
     Surveyed,
     Switched,
+    Trial,
     Want,
     Whole,
 )
@@ -84,10 +91,12 @@ PARTS_AHEAD = 64
 class StepCore:
     """One life of a replica."""
 
-    def __init__(self, replica: int, *, surveys: bool = False) -> None:
-        """`surveys`: slices are surveyed before they are reduced."""
+    def __init__(self, replica: int, *, surveys: bool = False, judges: bool = False) -> None:
+        """`surveys`: slices are surveyed before they are reduced. `judges`: sums are judged before they
+        count."""
         self.replica = replica
         self._surveys = surveys
+        self.judges = judges
         self.view = View()
         self.mode = Mode.IDLE
         self.newest = BLANK
@@ -106,18 +115,22 @@ class StepCore:
         self._fed_top = BLANK
         self._loaded_in = 0
         """The view in which the state was given that this life began with."""
+        self.trial = Trial.FIRST
+        """Of the step that is being worked on."""
         self._contributed = False
         self._surveying = False
         self._concluded = False
+        self._judging = False
         self._heard: dict[int, Holding] = {}
         """What each member said first in this view; all reconcile by that."""
         self._holds: dict[int, int] = {}
         """What each member said last."""
         self._teachers: list[int] = []
         """Whom to ask for records, if the one that was asked does not keep them."""
-        self._parts: dict[int, dict[int, Part]] = {}
-        self._surveyed: dict[int, set[int]] = {}
-        self._sums: dict[int, set[int]] = {}
+        # By step and trial.
+        self._parts: dict[tuple[int, int], dict[int, Part]] = {}
+        self._surveyed: dict[tuple[int, int], set[int]] = {}
+        self._sums: dict[tuple[int, int], set[int]] = {}
         self._offers: set[int] = set()
         """Stable records that are at hand, from feeds."""
         self._given: set[int] = set()
@@ -147,7 +160,7 @@ class StepCore:
         before, was, self.view = self.view, self.mode, view
         self._heard, self._parts, self._surveyed, self._sums, self._given = {}, {}, {}, {}, set()
         self._holds, self._teachers = {}, []
-        self._contributed = self._surveying = self._concluded = False
+        self._begin_trial(Trial.FIRST)
         self.pending = 0
         if view.member(self.replica) is None:
             self.mode = Mode.LEARNING
@@ -159,28 +172,44 @@ class StepCore:
             return []
         return self._speak()
 
-    def contribute(self) -> list[StepAction]:
-        """The own contribution to the present step has been sent to all owners."""
-        if self.mode is not Mode.RUNNING or self._contributed:
+    def contribute(self, trial: int = Trial.FIRST) -> list[StepAction]:
+        """The own contribution to this trial of the present step has been sent to all owners."""
+        if self.mode is not Mode.RUNNING or self._contributed or trial != self.trial:
             return []
         self._contributed = True
-        part = Part(self.step, self.pending, self.closing)
-        self._parts.setdefault(self.step, {})[self.replica] = part
+        part = Part(self.step, self.pending, self.closing, self.trial)
+        self._parts.setdefault((self.step, self.trial), {})[self.replica] = part
         return [Say(self.others, part), *self._progress()]
 
-    def surveyed(self, step: int) -> list[StepAction]:
+    def surveyed(self, step: int, trial: int = Trial.FIRST) -> list[StepAction]:
         """The own slice of this step has been surveyed, and everybody is sent that."""
-        if self.mode is not Mode.RUNNING or step != self.step or not self._surveying:
+        if not self._is_at(step, trial) or not self._surveying:
             return []
-        self._surveyed.setdefault(step, set()).add(self.replica)
-        return [Say(self.others, Surveyed(step)), *self._progress()]
+        self._surveyed.setdefault((step, trial), set()).add(self.replica)
+        return [Say(self.others, Surveyed(step, trial)), *self._progress()]
 
-    def summed(self, step: int) -> list[StepAction]:
+    def summed(self, step: int, trial: int = Trial.FIRST) -> list[StepAction]:
         """The own slice of this step has been reduced and sent."""
-        if self.mode is not Mode.RUNNING or step != self.step or not self._concluded:
+        if not self._is_at(step, trial) or not self._concluded:
             return []
-        self._sums.setdefault(step, set()).add(self.replica)
-        return [Say(self.others, Sum(step)), *self._progress()]
+        self._sums.setdefault((step, trial), set()).add(self.replica)
+        return [Say(self.others, Sum(step, trial)), *self._progress()]
+
+    def judged(self, step: int, trial: int, *, again: bool) -> list[StepAction]:
+        """What came with the sums of this trial calls for the next one, or the step is complete with it."""
+        if not self._is_at(step, trial) or not self._judging:
+            return []
+        if not again:
+            return self._complete(self._parts[step, Trial.FIRST])
+        self._begin_trial(Trial(trial + 1))
+        return [Attempt(step, self.trial), *self._progress()]
+
+    def _is_at(self, step: int, trial: int) -> bool:
+        return self.mode is Mode.RUNNING and (step, trial) == (self.step, self.trial)
+
+    def _begin_trial(self, trial: Trial) -> None:
+        self.trial = trial
+        self._contributed = self._surveying = self._concluded = self._judging = False
 
     def received(self, sender: int, body: Body) -> list[StepAction]:
         """A frame of the present view from one of its members."""
@@ -190,13 +219,13 @@ class StepCore:
             case Want():
                 return self._wanted(sender, body.step)
             case Part() if self._near(body.step):
-                self._parts.setdefault(body.step, {})[sender] = body
+                self._parts.setdefault((body.step, body.trial), {})[sender] = body
                 return self._progress()
             case Surveyed() if self._near(body.step):
-                self._surveyed.setdefault(body.step, set()).add(sender)
+                self._surveyed.setdefault((body.step, body.trial), set()).add(sender)
                 return self._progress()
             case Sum() if self._near(body.step):
-                self._sums.setdefault(body.step, set()).add(sender)
+                self._sums.setdefault((body.step, body.trial), set()).add(sender)
                 return self._progress()
             case Whole():
                 return self._take(body.step)
@@ -425,30 +454,37 @@ class StepCore:
     def _near(self, step: int) -> bool:
         if self.newest == BLANK:
             # The state that is on its way may be that of any step, and the others may be done with the next.
-            return step in self._parts or len(self._parts) < PARTS_AHEAD
+            return (step, Trial.FIRST) in self._parts or len(self._parts) < PARTS_AHEAD
         return self.newest < step <= self.newest + PARTS_AHEAD
 
     def _progress(self) -> list[StepAction]:
-        """Conclude or complete the present attempt, if everything for that is there."""
+        """Conclude, judge or complete the present attempt, if everything for that is there."""
         if self.mode is not Mode.RUNNING:
             return []
         members = {m.replica for m in self.view.members}
-        parts = self._parts.get(self.step, {})
+        attempt = (self.step, self.trial)
+        parts = self._parts.get(attempt, {})
         if not members <= parts.keys():
             return self._look_for_closing(parts)
         if any(part.closing for part in parts.values()):
             return self._close(parts)
-        if self._surveys and not self._surveying:
+        surveys = self._surveys and self.trial is not Trial.HEARING
+        if surveys and not self._surveying:
             self._surveying = True
-            return [Survey(self.step)]
-        if self._surveys and not members <= self._surveyed.get(self.step, set()):
+            return [Survey(*attempt)]
+        if surveys and not members <= self._surveyed.get(attempt, set()):
             return []
         if not self._concluded:
             self._concluded = True
-            return [Conclude(self.step)]
-        if not members <= self._sums.get(self.step, set()):
+            return [Conclude(*attempt)]
+        if not members <= self._sums.get(attempt, set()):
             return []
-        return self._complete(parts)
+        if not self.judges or self.trial is Trial.FINAL:
+            return self._complete(self._parts[self.step, Trial.FIRST])
+        if self._judging:
+            return []
+        self._judging = True
+        return [Judge(*attempt)]
 
     def _look_for_closing(self, parts: dict[int, Part]) -> list[StepAction]:
         """One that goes on while we have left: say so at once, it may never hear from everybody."""
@@ -476,10 +512,11 @@ class StepCore:
     def _hold(self, step: int) -> list[StepAction]:
         """The record of this step is ours."""
         self.newest = step
-        self._parts.pop(step, None)
-        self._surveyed.pop(step, None)
-        self._sums.pop(step, None)
-        self._contributed = self._surveying = self._concluded = False
+        for trial in Trial:
+            self._parts.pop((step, trial), None)
+            self._surveyed.pop((step, trial), None)
+            self._sums.pop((step, trial), None)
+        self._begin_trial(Trial.FIRST)
         actions: list[StepAction] = [Completed(step)]
         if self.mode is Mode.RUNNING:
             actions += self._tell_stable(step - 1)

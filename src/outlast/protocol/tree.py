@@ -120,6 +120,13 @@ def fold_order(available: Iterable[Node], shard_count: int) -> tuple[Addition, .
     return additions
 
 
+def additions_within(node: Node, shard_count: int) -> tuple[Addition, ...]:
+    """The additions that lead from the leaves of a node to its sum."""
+    additions, sums = _fold(map(leaf, range(*node)), shard_count)
+    assert sums == (node,), f"{tuple(node)} is no node of the tree over {shard_count} shards"
+    return additions
+
+
 def _fold(available: Iterable[Node], shard_count: int) -> tuple[tuple[Addition, ...], tuple[Node, ...]]:
     """Add siblings as far as it goes: the additions made, and the sums left over, from left to right.
 

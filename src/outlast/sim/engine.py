@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from outlast.protocol import member, saving
 from outlast.protocol import step_words as words
@@ -29,6 +29,7 @@ from outlast.protocol.participant import Action, Participant
 from outlast.protocol.steps import StepCore
 from outlast.protocol.views import Member, View
 from outlast.sim.checkers import require
+from outlast.sim.doubts import Doubts, Values
 from outlast.sim.saver import Saver
 from outlast.sim.trainer import Trainer
 
@@ -106,8 +107,10 @@ class Engine:
         self.saver: Saver = node.sim.cast.saver(self)
         self.over = False
         self._early: list[member.Frame] = []
-        self._sums: dict[tuple[int, int], dict[int, int]] = {}
-        self._surveys: dict[tuple[int, int], dict[int, int]] = {}
+        self.doubts: Doubts = node.sim.cast.doubts(self)
+        # By view, step and trial.
+        self._sums: dict[tuple[int, int, int], dict[int, int]] = {}
+        self._surveys: dict[tuple[int, int, int], dict[int, int]] = {}
         self._offers: dict[int, tuple[int, int]] = {}
         """Stable records that were fed: in which view, and what."""
         self._given: dict[tuple[int, int], int] = {}
@@ -170,12 +173,15 @@ class Engine:
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended():
                 self.saver.do(action)
             case words.Attempt():
-                sim.history.attempts(self, action.step)
-                self.trainer.attempt(action.step)
+                if action.trial == words.Trial.FIRST:
+                    sim.history.attempts(self, action.step)
+                self.trainer.attempt(action.step, action.trial)
             case words.Survey():
-                self._survey(action.step)
+                self._survey(action.step, action.trial)
             case words.Conclude():
-                self._conclude(action.step)
+                self._conclude(action.step, action.trial)
+            case words.Judge():
+                self._judge(action.step, action.trial)
             case words.Completed():
                 self._completed(action.step)
             case words.Stable():
@@ -212,6 +218,7 @@ class Engine:
         self._sums = {key: sums for key, sums in self._sums.items() if key[0] >= view.number}
         self._surveys.clear()
         self._given.clear()
+        self.doubts.adopt()
         self.trainer.view_changed()
         early, self._early = self._early, []
         for frame in early:
@@ -220,23 +227,26 @@ class Engine:
     # What is said to peers.
 
     def _say(self, say: words.Say) -> None:
-        payload = 0
+        payload: object = 0
+        match say.body:
+            case words.Part(step=step, trial=trial):
+                payload = () if say.body.closing else self.doubts.part(step, trial)
+            case words.Surveyed(step, trial):
+                payload = self._surveys[self.view.number, step, trial][self.node.replica]
+            case words.Sum(step, trial):
+                payload = self._sums[self.view.number, step, trial][self.node.replica]
+            case words.Whole(step):
+                payload = self.whole(step)
         for replica in say.to:
-            peer = self.view.member(replica) or self.view.learner(replica)
-            match say.body:
-                case words.Surveyed():
-                    payload = self._surveys[self.view.number, say.body.step][self.node.replica]
-                case words.Sum():
-                    payload = self._sums[self.view.number, say.body.step][self.node.replica]
-                case words.Whole():
-                    payload = self.whole(say.body.step)
-            self._send(peer, say.body, payload)
+            self._send(self.view.member(replica) or self.view.learner(replica), say.body, payload)
 
     def whole(self, step: int) -> int:
         """The record of this step, for one who lacks it."""
         return self.records[step]
 
-    def _send(self, to: Member | None, body: words.Body | saving.SaveBody | Free, payload: int = 0) -> None:
+    def _send(
+        self, to: Member | None, body: words.Body | saving.SaveBody | Free, payload: object = 0
+    ) -> None:
         assert to is not None
         peer = self.node.sim.replica_node(to.replica)
         me, moves = self.me, isinstance(body, words.Holding) and not body.running
@@ -284,40 +294,54 @@ class Engine:
 
     def _take(self, frame: member.Frame) -> None:
         """What a frame carries counts once the core has let the frame pass."""
-        assert isinstance(frame.payload, int)
+        token = cast(int, frame.payload)
         match frame.body:
-            case words.Surveyed(step):
-                self._surveys.setdefault((frame.view, step), {})[frame.sender] = frame.payload
-            case words.Sum(step):
-                self._sums.setdefault((frame.view, step), {})[frame.sender] = frame.payload
+            case words.Part(step=step, trial=trial):
+                self.doubts.take(step, trial, frame.sender, cast(Values, frame.payload))
+            case words.Surveyed(step, trial):
+                self._surveys.setdefault((frame.view, step, trial), {})[frame.sender] = token
+            case words.Sum(step, trial):
+                self._sums.setdefault((frame.view, step, trial), {})[frame.sender] = token
             case words.Whole(step) | words.Handed(step):
-                self._given[frame.view, step] = frame.payload
+                self._given[frame.view, step] = token
 
     # One step.
 
-    def _survey(self, step: int) -> None:
+    def _survey(self, step: int, trial: int) -> None:
         if self.core.view.number != self.view.number:
             return
         token = self.node.sim.world.chance.getrandbits(40)
-        self._surveys.setdefault((self.view.number, step), {})[self.node.replica] = token
-        self.perform(self.participant.surveyed(step, self.node.sim.world.now))
+        self._surveys.setdefault((self.view.number, step, trial), {})[self.node.replica] = token
+        self.perform(self.participant.surveyed(step, self.node.sim.world.now, trial))
 
-    def _conclude(self, step: int) -> None:
+    def _conclude(self, step: int, trial: int) -> None:
         if self.core.view.number != self.view.number:
             return
-        surveys = self._surveys.pop((self.view.number, step), None)
+        surveys = self._surveys.pop((self.view.number, step, trial), None)
         if surveys is not None:
-            self.node.sim.history.judges(self, step, surveys)
+            self.node.sim.history.judges(self, step, trial, surveys)
         token = self.node.sim.world.chance.getrandbits(40)
-        self._sums.setdefault((self.view.number, step), {})[self.node.replica] = token
-        self.perform(self.participant.summed(step, self.node.sim.world.now))
+        self._sums.setdefault((self.view.number, step, trial), {})[self.node.replica] = token
+        self.perform(self.participant.summed(step, self.node.sim.world.now, trial))
+
+    def _judge(self, step: int, trial: int) -> None:
+        if self.core.view.number != self.view.number:
+            return
+        again = self.doubts.judge(step, trial)
+        if again is not None:
+            self.perform(self.participant.judged(step, trial, self.node.sim.world.now, again=again))
 
     def _completed(self, step: int) -> None:
-        sums = self._sums.pop((self.view.number, step), {})
+        number = self.view.number
+        trials = [self._sums.pop((number, step, trial), {}) for trial in words.Trial]
         members = [m.replica for m in self.view.members]
+        left_out = self.doubts.left_out.pop((number, step), frozenset())
+        used = words.Trial.FINAL if left_out else words.Trial.FIRST
+        sums = trials[used]
         by_attempt = self.node.replica in members and all(replica in sums for replica in members)
         if by_attempt:
-            record = hash((self.view.number, step, *(sums[replica] for replica in members)))
+            record = hash((number, step, *(sums[replica] for replica in members)))
+            self.node.sim.history.counts(self, step, self.doubts.first(step), left_out)
         else:
             # Others have made it: it came in this view, in answer or handed over, or was fed as a stable one.
             record = self._given.get((self.view.number, step)) or self._offers.get(step, (0, 0))[1]

@@ -42,6 +42,8 @@ class Faults:
         self._kinds = sim.world.chance.sample(kinds, sim.world.chance.randint(1, len(kinds)))
         if sim.calm:
             self._kinds = [self._ask_to_leave]
+        elif sim.misfortune.faulty_processes:
+            self._kinds += [self._compute_wrongly] * 3
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -57,6 +59,8 @@ class Faults:
         for one, other in self._cuts:
             self._heal(one, other)
         sim.store.slow_until = 0.0
+        for replica in sim.replicas():
+            replica.wrong_until = min(replica.wrong_until, sim.world.now)
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
         self.step_in()
@@ -99,6 +103,14 @@ class Faults:
         node = self._some_replica()
         if node is not None:
             self._sleep(node, "is stopped")
+
+    def _compute_wrongly(self) -> None:
+        """A process computes numbers that nobody else comes to, for a while or until faults end."""
+        node = self._some_replica()
+        if node is not None:
+            seconds = self._sim.world.chance.choice([0.1, 0.5, 10.0])
+            self._touch(node, 1e9, f"computes wrong numbers for {seconds} s")
+            node.wrong_until = self._sim.world.now + seconds
 
     def _hang_replica(self) -> None:
         node = self._some_replica()

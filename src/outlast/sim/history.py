@@ -8,6 +8,8 @@ life does that is not present any more is void, and nobody can come to depend on
 - *Nothing is lost*: a step that was called stable keeps its record for as long as one of the lives that were
   members then has been present ever since. No life goes back behind a record that it holds.
 - *One judgement*: all who reduce a slice of an attempt do so by the same surveys, one of each member.
+- *Nothing bad counts*: no record is made of wrong numbers. What is left out has bad data, unless those who
+  could have told were all wrong, too.
 - *One active view*: once a step was completed in a view, no present member completes one in an older view.
 - *In step*: the newest records of two members that train in the same view differ by at most one. (One that
   was promoted and still catches up does not train yet.)
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from outlast.protocol.step_words import BLANK, Mode, Pin
 from outlast.sim.checkers import Violation, require
+from outlast.sim.doubts import GOOD
 
 if TYPE_CHECKING:
     from outlast.sim.engine import Engine
@@ -53,10 +56,11 @@ class History:
         self._ever_stable: set[tuple[int, int]] = set()
         """Steps with the records that were called stable, also by lives that are over."""
         self._given_up: set[Life] = set()
-        self._judged: dict[tuple[int, int], dict[int, int]] = {}
-        """Attempts, (view, step), and the surveys by which they were reduced."""
+        self._judged: dict[tuple[int, int, int], dict[int, int]] = {}
+        """Attempts, (view, step, trial), and the surveys by which they were reduced."""
         self._newest_acted = 0
         self.steps = 0
+        self.left_out = 0
 
     def _past(self, life: Life) -> Past:
         return self._pasts.setdefault(life, Past())
@@ -80,12 +84,22 @@ class History:
         )
         past.attempted = max(past.attempted, step)
 
-    def judges(self, engine: Engine, step: int, surveys: dict[int, int]) -> None:
+    def judges(self, engine: Engine, step: int, trial: int, surveys: dict[int, int]) -> None:
         who, view = engine.node.name, engine.view
         members = {m.replica for m in view.members}
         require(surveys.keys() == members, f"{who} reduces step {step} by the surveys of {sorted(surveys)}")
-        judged = self._judged.setdefault((view.number, step), surveys)
+        judged = self._judged.setdefault((view.number, step, trial), surveys)
         require(judged == surveys, f"{who} reduces step {step} by other surveys than others do")
+
+    def counts(self, engine: Engine, step: int, values: dict[int, int], left_out: frozenset[int]) -> None:
+        """A record is made of the contributions with these numbers, without some of them."""
+        who = engine.node.name
+        bad = sorted(shard for shard, value in values.items() if value != GOOD and shard not in left_out)
+        require(not bad, f"{who} completes step {step} with the wrong numbers of shards {bad}")
+        good = sorted(shard for shard in left_out if not self._sim.misfortune.spoils(step, shard))
+        if good and not self._sim.many_wrong(engine.view):
+            raise Violation(f"{who} leaves shards {good} out of step {step}, whose data is not at fault")
+        self.left_out += len(left_out)
 
     def completed(self, engine: Engine, step: int, record: int, *, by_attempt: bool) -> None:
         life, view = _life(engine), engine.view
@@ -136,7 +150,7 @@ class History:
         present = self._present()
         if life not in present:
             return
-        for other in (present & self._pasts.keys()) - self._given_up:
+        for other in self._compared(present) - self._given_up:
             if self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
                     f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "

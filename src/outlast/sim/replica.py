@@ -31,6 +31,8 @@ class ReplicaNode(Node):
         self.participant = Participant(self.core, sim.cast.steps, sim.cast.saves)
         self.engine = sim.cast.engine(self, self.participant)
         self.hanging = False
+        self.wrong_until = 0.0
+        """Until then this process computes wrong numbers."""
         self._phase = Phase.STARTING
         self._phase_since = sim.world.now
         self._phase_view = 0

@@ -6,14 +6,16 @@ import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from outlast.protocol.coordinator import CoordinatorCore
 from outlast.protocol.member import MemberCore
 from outlast.protocol.saving import SaveCore
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import JobSpec, Seat
+from outlast.protocol.views import JobSpec, Seat, View
 from outlast.sim.checkers import Checkers, Violation
+from outlast.sim.doubts import Doubts, Misfortune
 from outlast.sim.engine import Engine
 from outlast.sim.faults import Faults
 from outlast.sim.history import History
@@ -31,8 +33,14 @@ ENDLESS = 10**9
 BACK_WITHIN_S = 25.0
 """Longer than the slowest ordinary way back: a lease, a window of trust, a hang, a restart, a join."""
 
+WRONG_LATELY_S = 5.0
+"""What was computed wrongly may be kept this long before it is heard."""
+
 EXCUSE_HOLDS_S = 2.5
 """A fault still explains an eviction this long after it is over: detection and commit."""
+
+
+SUSPICIOUS = partial(StepCore, judges=True)
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,10 @@ class Cast:
 
     coordinator: Callable[..., CoordinatorCore] = CoordinatorCore
     member: Callable[..., MemberCore] = MemberCore
-    steps: Callable[[int], StepCore] = StepCore
+    steps: Callable[[int], StepCore] = SUSPICIOUS
     saves: Callable[[int], SaveCore] = SaveCore
     engine: Callable[..., Engine] = Engine
+    doubts: Callable[[Engine], Doubts] = Doubts
     saver: Callable[[Engine], Saver] = Saver
 
 
@@ -54,6 +63,8 @@ class Verdict:
     story: str
     views: int
     steps: int
+    left_out: int
+    charges: int
     commits: int
     resumes: int
     back_after_s: float
@@ -80,6 +91,7 @@ class Simulation:
         )
         self.calm = chance.random() < 0.15
         """Nothing fails in this run; replicas come and go, and nobody may be interrupted by that."""
+        self.misfortune = Misfortune(seed, happens=self.cast.steps(0).judges)
         self.network = Network(self.world)
         self.mesh = Mesh(self.world, self.network)
         self.store = SimStore(self.world, self.timing.lease_s)
@@ -135,6 +147,14 @@ class Simulation:
         # A connection that broke is broken for the rest of the view, however long that takes.
         return bool(node.engine.broken) or any(seat.replica in n.engine.broken for n in self.replicas())
 
+    def many_wrong(self, view: View) -> bool:
+        """Whether so many members compute wrongly, or did just now, that nobody may be left to tell."""
+        lately = self.world.now - WRONG_LATELY_S
+        wrong = [
+            m for m in view.members if (node := self.replica_node(m.replica)) and node.wrong_until > lately
+        ]
+        return len(wrong) >= min(2, len(view.members))
+
     def leaves(self, seat: Seat) -> bool:
         return (seat.replica, seat.process) in self.asked_to_leave
 
@@ -158,6 +178,8 @@ class Simulation:
             story=story,
             views=self.checkers.views,
             steps=self.history.steps,
+            left_out=self.history.left_out,
+            charges=len(self.store.document.charges) if self.store.document is not None else 0,
             commits=self.vault.commits,
             resumes=self.vault.resumes,
             back_after_s=back_after_s,

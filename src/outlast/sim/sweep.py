@@ -20,6 +20,9 @@ class Tally:
     seeds: int = 0
     views: int = 0
     steps: int = 0
+    left_out: int = 0
+    """Contributions that did not count, by each member that completed a step without them."""
+    charges: int = 0
     commits: int = 0
     resumes: int = 0
     """Beginnings of a lineage from a checkpoint."""
@@ -29,6 +32,8 @@ class Tally:
         self.seeds += 1
         self.views += outcome.views
         self.steps += outcome.steps
+        self.left_out += outcome.left_out
+        self.charges += outcome.charges
         self.commits += outcome.commits
         self.resumes += outcome.resumes
         self.slowest_return_s = max(self.slowest_return_s, outcome.back_after_s)

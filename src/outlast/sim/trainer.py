@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from outlast.protocol.messages import Phase
-from outlast.protocol.step_words import BLANK, Mode, Pin
+from outlast.protocol.step_words import BLANK, Mode, Pin, Trial
 
 if TYPE_CHECKING:
     from outlast.sim.engine import Engine
@@ -25,8 +25,9 @@ class Trainer:
         self.digest = 0
         """Of the whole state: the chain of all records applied."""
         self._busy = False
-        self._attempt: int | None = None
+        self._attempt: tuple[int, int] | None = None
         self._computed: tuple[int, int] | None = None
+        self._testified: tuple[int, int] | None = None
         self._pins: list[tuple[Pin, int]] = []
         self._received: tuple[int, int, int] | None = None
 
@@ -39,8 +40,8 @@ class Trainer:
     def view_changed(self) -> None:
         self._attempt = None
 
-    def attempt(self, step: int) -> None:
-        self._attempt = step
+    def attempt(self, step: int, trial: int) -> None:
+        self._attempt = (step, trial)
 
     def pin(self, pin: Pin, view: int) -> None:
         self._sim.history.pins(self._engine, pin, self.applied)
@@ -73,15 +74,21 @@ class Trainer:
             self._work(0.005, 0.1, Phase.STARTING, self._loaded)
         elif self.applied + 1 in engine.records and self.applied != BLANK:
             self._work(0.001, 0.01, Phase.COMPUTING, self._apply)
-        elif self._attempt is not None and self._attempt == self.applied + 1:
-            self._step(self._attempt)
+        elif self._attempt is not None and self._attempt[0] == self.applied + 1:
+            self._step(*self._attempt)
         else:
             self._wait()
 
-    def _step(self, step: int) -> None:
+    def _step(self, step: int, trial: int) -> None:
         engine = self._engine
         view = engine.view.number
-        if self.applied >= self._sim.last_step:
+        if trial == Trial.HEARING and engine.doubts.asked() and self._testified != (step, view):
+            engine.node.enter(Phase.COMPUTING, attempts_in=view)
+            self._work(0.0, 0.06, Phase.COMPUTING, lambda: self._testifies(step, view))
+            return
+        if trial != Trial.FIRST:
+            pass
+        elif self.applied >= self._sim.last_step:
             engine.core.closing = True
         elif self._computed != (step, view):
             begun = self._computed is not None and self._computed[0] == step
@@ -91,10 +98,15 @@ class Trainer:
             return
         self._attempt = None
         engine.node.enter(Phase.WAITING, attempts_in=view)
-        engine.perform(engine.participant.contribute(self._sim.world.now))
+        engine.perform(engine.participant.contribute(self._sim.world.now, trial))
 
     def _computes(self, step: int, view: int) -> None:
         self._computed = (step, view)
+        if self._engine.view.number == view:
+            self._engine.doubts.compute(step)
+
+    def _testifies(self, step: int, view: int) -> None:
+        self._testified = (step, view)
 
     def _apply(self) -> None:
         record = self._engine.records[self.applied + 1]

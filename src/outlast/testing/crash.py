@@ -31,7 +31,7 @@ def crash_at(
 ) -> None:
     """Die at this point of that step (None: of any), if this process is that replica in that life of it
     (None: in every one). See `outlast.crashpoints` for the points."""
-    known = (*crashpoints.POINTS, *crashpoints.SAVE_POINTS)
+    known = (*crashpoints.POINTS, *crashpoints.HEARING_POINTS, *crashpoints.SAVE_POINTS)
     if point not in known:
         raise ConfigError(f"there is no crash point {point!r}; there are {', '.join(known)}")
     given = handover()

@@ -46,6 +46,7 @@ from outlast.train.records import Record
 from outlast.train.restoring import Beginning
 from outlast.train.ruling import Ruling, checked_rule
 from outlast.train.saving import Saving, Settings
+from outlast.train.screening import Screening, checked_audit, has_scaler
 from outlast.train.sums import NodeSum
 from outlast.train.tiers import Tiers, shards_of_newest
 from outlast.wire.handover import Handover, handover
@@ -67,8 +68,14 @@ class Facts:
     """What all replicas of a run must have in common beside their program; part of the state."""
 
     def __init__(
-        self, seed: int, shards: int, fingerprint: Fingerprint | None, rule: Rule | None = None
+        self,
+        seed: int,
+        shards: int,
+        fingerprint: Fingerprint | None,
+        rule: Rule | None = None,
+        screening: Screening | None = None,
     ) -> None:
+        self.screening = screening or Screening()
         self.seed = seed
         self.shards = shards
         self.rule = str(rule or Mean())
@@ -87,6 +94,8 @@ class Facts:
             "rule": self.rule,
             "last": self.last,
             "fingerprint": print_,
+            "audit": self.screening.audit,
+            "screening": self.screening.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -110,6 +119,15 @@ class Facts:
                 raise ConfigError(" ".join(found))
             if found:
                 log.warning("the checkpoint was made where other bits are computed: %s", " ".join(found))
+        audit = state.get("audit", self.screening.audit)
+        if audit != self.screening.audit and not self.resuming:
+            raise ConfigError(
+                f"The run audits {audit} of its steps, and this replica's script {self.screening.audit}. "
+                "Give all replicas the same audit."
+            )
+        # Checkpoints from before there was screening have seen nothing.
+        if "screening" in state:
+            self.screening.load_state_dict(state["screening"])
         # A seed that was not set by the script may be anything; the run's counts.
         self.seed = state["seed"]
         self.last = self.given = state["last"]
@@ -174,6 +192,7 @@ class Parts:
         if self.data is not None:
             self.data.completed_steps = record.step
         self.facts.last = (record.step, record.note.view, record.note.shards)
+        self.facts.screening.applied(record.step, record.note, self.shard_count)
 
     def _begin(self, beginning: Beginning) -> None:
         """Become the state of the checkpoint, if there is one. What it says of its own claim and its last
@@ -225,6 +244,7 @@ def assemble(
     rule: Rule | None,
     ledger: str | None,
     exact: bool,
+    audit: float = 0.0,
     saves: Saves | None = None,
 ) -> Parts:
     if data is not None and not isinstance(data, Data):
@@ -244,7 +264,8 @@ def assemble(
     shard_count = wish or (run.read().spec.shards if run is not None else 1)
     run_id = _run_id(run)
     rule = checked_rule(rule, shard_count, None if data is None else data.order)
-    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None, rule)
+    screening = Screening(audit=checked_audit(audit, exact=exact), exact=exact, lenient=has_scaler(state))
+    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None, rule, screening)
     layout = Layout(model)
     optimizers = _named(optimizer)
     claim = HeldClaim()
@@ -298,7 +319,7 @@ def assemble(
         core=core,
         state=training,
         gradients=gradients,
-        exchange=Exchange(layout, core.replica, gradients.pool, send, ruling),
+        exchange=Exchange(layout, core.replica, gradients.pool, send, ruling, screening),
         timing=Timing() if link is None else link.timing,
         changed=changed,
         link=link,
@@ -307,6 +328,7 @@ def assemble(
         saving=saving,
         shadow=run is not None and run.read().spec.is_shadow(core.replica),
     )
+    engine.conduct.seed = lambda: facts.seed
     if given is not None:
         sink.behind = engine.reception()
     return Parts(

@@ -32,6 +32,7 @@ from outlast.protocol.step_words import (
     Gone,
     HandOver,
     Holding,
+    Judge,
     LeftAlone,
     Lost,
     Part,
@@ -48,6 +49,7 @@ from outlast.protocol.step_words import (
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Member, Outcome, View
+from outlast.train.bailiff import Bailiff
 from outlast.train.exchange import Exchange
 from outlast.train.giving import Giving
 from outlast.train.link import Link
@@ -76,7 +78,11 @@ class Conduct:
         progress: Progress | None,
         saver: Saving | None,
     ) -> None:
-        self.participant = Participant(core, partial(StepCore, surveys=exchange.surveys))
+        judges = exchange.screening is not None
+        self.participant = Participant(core, partial(StepCore, surveys=exchange.surveys, judges=judges))
+        self.seed: Callable[[], int] = lambda: 0
+        """The seed of the run."""
+        self._bailiff = Bailiff(exchange, core.replica, lambda: self.seed())
         self.core = core
         self.changed = changed
         self.view = View()
@@ -157,11 +163,13 @@ class Conduct:
                     self._say(action.to, action.body)
                 case Survey():
                     self._exchange.survey(action.step)
-                    self.act(self.participant.surveyed(action.step, time.monotonic()))
+                    self.act(self.participant.surveyed(action.step, time.monotonic(), action.trial))
                 case Conclude():
-                    self._exchange.conclude(action.step)
-                    self.act(self.participant.summed(action.step, time.monotonic()))
+                    self._exchange.conclude(action.step, action.trial)
+                    self.act(self.participant.summed(action.step, time.monotonic(), action.trial))
                     crash.reach("gather", action.step)
+                case Judge():
+                    self._judge(action.step, action.trial)
                 case Stable():
                     record = self.records.get(action.step)
                     if record is not None and self.on_stable is not None:
@@ -179,6 +187,14 @@ class Conduct:
                 case _:
                     self._concern(action)
                     self.wake()
+
+    def _judge(self, step: int, trial: int) -> None:
+        again, charges = self._bailiff.judge(self.view, step, trial)
+        if charges:
+            # The step waits for a view without the accused.
+            self.act(self.participant.charge(charges, time.monotonic()))
+        else:
+            self.act(self.participant.judged(step, trial, time.monotonic(), again=again))
 
     def _concern(self, action: Action) -> None:
         """What the training thread may be waiting for."""
@@ -264,8 +280,9 @@ class Conduct:
         if self._mesh is not None:
             self._mesh.call_guest()
 
-    def header(self, kind: Kind, step: int = 0) -> Header:
-        return Header(kind, incarnation=self.core.incarnation, view=self.view.number, step=step)
+    def header(self, kind: Kind, step: int = 0, flags: int = 0) -> Header:
+        life = self.core.incarnation
+        return Header(kind, flags=flags, incarnation=life, view=self.view.number, step=step)
 
     def _say(self, to: tuple[int, ...], body: Body) -> None:
         if not to:
@@ -273,13 +290,14 @@ class Conduct:
         peers = [m for m in (*self.view.members, *self.view.learners) if m.replica in to]
         match body:
             case Part():
-                note = self._exchange.round(body.step).parts[self.core.replica]
-                self._post.all(peers, self.header(Kind.PART, body.step), encode(note))
+                note = self._exchange.part(body.step, body.trial)
+                self._post.all(peers, self.header(Kind.PART, body.step, body.trial), encode(note))
             case Surveyed():
                 survey = self._exchange.round(body.step).surveys[self.core.replica]
-                self._post.all(peers, self.header(Kind.SURVEY, body.step), survey)
+                self._post.all(peers, self.header(Kind.SURVEY, body.step, body.trial), survey)
             case Sum():
-                self._post.all(peers, self.header(Kind.SUM, body.step))
+                note_ = self._exchange.sum_note(body.step, body.trial)
+                self._post.all(peers, self.header(Kind.SUM, body.step, body.trial), note_)
             case Holding():
                 # Blank is -1, and a header has no negative numbers.
                 flags = 1 if body.running else 0

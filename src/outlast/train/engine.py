@@ -32,7 +32,7 @@ from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
 from outlast.protocol.messages import Phase, Status
 from outlast.protocol.saving import Save
-from outlast.protocol.step_words import Mode, Pin
+from outlast.protocol.step_words import Mode, Pin, Trial
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Intent, Member, View
@@ -107,9 +107,9 @@ class Engine:
         self._link = link
         self._mesh = mesh
         self._post = post
-        # The attempts, (view, step), for which these have been done.
-        self._assigned: tuple[int, int] | None = None
-        self._contributed: tuple[int, int] | None = None
+        # The attempts, (view, step, trial), for which these have been done.
+        self._assigned: tuple[int, int, int] | None = None
+        self._contributed: tuple[int, int, int] | None = None
         self.on_beginning: Callable[[Beginning], None] = lambda _: None
         """Makes what a lineage begins with the own state, before anybody else is given it."""
         self._ready = False
@@ -191,9 +191,14 @@ class Engine:
         crash.reach("backward", step)
         with self._changed:
             # It may have been evicted, or another view adopted, while it computed.
-            attempt = self._assigned == (self.view.number, step) and self._exchange.in_view
-            if attempt and self._steps.mode is Mode.RUNNING and self._steps.step == step:
+            first = (self.view.number, step, Trial.FIRST)
+            attempt = self._assigned == first == self._attempt and self._exchange.in_view
+            if attempt and self._steps.mode is Mode.RUNNING:
                 self._exchange.bucket(step, node, bucket)
+
+    @property
+    def _attempt(self) -> tuple[int, int, int]:
+        return self.view.number, self._steps.step, self._steps.trial
 
     @property
     def own_shards(self) -> tuple[int, ...]:
@@ -322,12 +327,12 @@ class Engine:
             return record
         steps = self._steps
         if steps.mode is Mode.RUNNING and steps.step == step:
-            if self._assigned != (self.view.number, step):
+            if self._assigned != self._attempt:
                 self._assign(step)
             missing = self._gradients.missing()
             if missing:
                 return missing[0]
-            if self._contributed != (self.view.number, step):
+            if self._contributed != self._attempt:
                 self._contribute(step)
                 return self.conduct.records.get(step)
         elif steps.mode is Mode.LEARNING:
@@ -335,17 +340,26 @@ class Engine:
         return None
 
     def _assign(self, step: int) -> None:
-        self._assigned = (self.view.number, step)
-        self._gradients.assign(self._exchange.plan.shards)
+        self._assigned = self._attempt
+        trial = self._steps.trial
+        if trial == Trial.HEARING:
+            self._gradients.ask(self._exchange.court(step).asked)
+        elif trial == Trial.FIRST:
+            self._gradients.assign(self._exchange.plan.shards)
         if self.progress is not None:
             self.progress.adopt(self.view.number)
 
     def _contribute(self, step: int) -> None:
-        self._contributed = (self.view.number, step)
-        wish = self._saving.wish(step) if self._saving is not None else 0
-        self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish)
-        crash.reach("scatter", step)
-        self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
+        self._contributed = self._attempt
+        trial = self._steps.trial
+        if trial == Trial.FIRST:
+            wish = self._saving.wish(step) if self._saving is not None else 0
+            self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish)
+            crash.reach("scatter", step)
+        elif trial == Trial.HEARING:
+            self._exchange.testify(step, self._gradients.opinions())
+            crash.reach("testify", step)
+        self.conduct.act(self.conduct.participant.contribute(time.monotonic(), trial))
 
     def _closing_work(self) -> int | None:
         if self.conduct.all_done:
@@ -362,9 +376,8 @@ class Engine:
         if steps.mode is Mode.LEARNING and steps.newest <= self.applied:
             # It has applied everything that it was given; the others end the job.
             return 1
-        attempt = (self.view.number, steps.step)
-        if steps.mode is Mode.RUNNING and self._contributed != attempt:
-            self._contributed = attempt
+        if steps.mode is Mode.RUNNING and self._contributed != self._attempt:
+            self._contributed = self._attempt
             self._exchange.contribute_nothing(steps.step)
             self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
         return None

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from torch import Tensor
+
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind, NodeNote, PartNote
-from outlast.mesh.round import Plan, Round, Scratch
+from outlast.mesh.kinds import FINDINGS, Kind, NodeNote, PartNote, decode, encode
+from outlast.mesh.round import Plan, Round, Scratch, fold
+from outlast.protocol.hearing import Verdict
+from outlast.protocol.step_words import Trial
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
+from outlast.train.court import Court
 from outlast.train.flats import FlatPool
 from outlast.train.layout import Layout
 from outlast.train.records import Record
-from outlast.train.ruling import Ruling
+from outlast.train.ruling import Ruling, check_part
+from outlast.train.screening import Screening
 from outlast.train.sums import NodeSum, largest
 
 Send = Callable[[int, Header, memoryview, object, bool], None]
@@ -34,10 +40,18 @@ so that a small model's step costs two messages and not four."""
 
 class Exchange:
     def __init__(
-        self, layout: Layout, replica: int, sums: FlatPool, send: Send, ruling: Ruling | None = None
+        self,
+        layout: Layout,
+        replica: int,
+        sums: FlatPool,
+        send: Send,
+        ruling: Ruling | None = None,
+        screening: Screening | None = None,
     ) -> None:
-        """`sums` is where the vectors of own contributions come from. Without `ruling`, they are added up."""
+        """`sums` is where the vectors of own contributions come from. Without `ruling`, they are added up;
+        without `screening`, they are believed."""
         self._ruling = ruling
+        self.screening = screening
         self._sums = sums
         self._layout = layout
         self._replica = replica
@@ -48,6 +62,7 @@ class Exchange:
         self._plan: Plan | None = None
         self._incarnation = 0
         self._rounds: dict[int, Round] = {}
+        self._courts: dict[int, Court] = {}
 
     @property
     def plan(self) -> Plan:
@@ -66,13 +81,22 @@ class Exchange:
     def adopt(self, view: View) -> None:
         """Every attempt of an earlier view is void."""
         self._rounds.clear()
+        self._courts.clear()
         member = view.member(self._replica)
         self._incarnation = member.incarnation if member is not None else 0
         self._plan = self._plan_of(view) if member is not None else None
 
     def _plan_of(self, view: View) -> Plan:
         apart = self._ruling is not None
-        return Plan(view, self._replica, self._layout.buckets, apart=apart, cells=self.surveys)
+        screened = self._layout.parameter_buckets if self.screening is not None else 0
+        return Plan(
+            view,
+            self._replica,
+            self._layout.buckets,
+            apart=apart,
+            cells=self.surveys,
+            screened=screened,
+        )
 
     def round(self, step: int) -> Round:
         round_ = self._rounds.get(step)
@@ -89,6 +113,28 @@ class Exchange:
                 merge=lambda index, one, other: largest(one, other, self._dtypes[index]),
             )
         return round_
+
+    def court(self, step: int) -> Court:
+        """Where the contributions to this step are judged."""
+        court = self._courts.get(step)
+        if court is None:
+            assert self.screening is not None
+            round_ = self.round(step)
+
+            def reduce(owner: int, bucket: int, contributions: dict[Node, Tensor], out: Tensor) -> None:
+                if self._ruling is None:
+                    fold(contributions, self.plan.additions, out)
+                else:
+                    self._ruling.rule_on(round_, owner, bucket, contributions, out)
+
+            court = self._courts[step] = Court(
+                round_,
+                self._layout,
+                self.screening,
+                reduce,
+                lambda *shown: self._show(step, *shown),
+            )
+        return court
 
     # Out.
 
@@ -110,6 +156,24 @@ class Exchange:
     def contribute_nothing(self, step: int) -> None:
         """This replica has left the loop of steps."""
         self.round(step).parts[self._replica] = PartNote(closing=True)
+
+    def part(self, step: int, trial: int) -> PartNote:
+        """What goes with the own part."""
+        if trial == Trial.HEARING:
+            return self.court(step).parts[self._replica]
+        return self.round(step).parts[self._replica] if trial == Trial.FIRST else PartNote()
+
+    def testify(self, step: int, opinions: Iterable[NodeSum]) -> None:
+        """Send what was asked for in a hearing."""
+        given = list(opinions)
+        self.court(step).testify(given, [self._note(opinion) for opinion in given])
+
+    def _show(
+        self, step: int, to: int, place: int, bucket: int, node: Node, memory: memoryview, whole: Tensor
+    ) -> None:
+        header = self._header(Kind.SCATTER, step, bucket, memory)
+        header = header._replace(lo=node.lo, hi=node.hi, flags=Trial.HEARING, offset=place)
+        self._send(to, header, memory, self._sums.lease(whole), False)
 
     def _note(self, node: NodeSum) -> NodeNote:
         mask = node.mask.to_bytes((len(self._layout.entries) + 7) // 8, "little")
@@ -156,6 +220,9 @@ class Exchange:
         round_ = self.round(header.step)
         if header.kind == Kind.SCATTER:
             node = Node(header.lo, header.hi)
+            if header.flags == Trial.HEARING:
+                court = self._court_for(sender.replica, header.step)
+                return court.slot(sender.replica, header.offset, header.bucket, node, header.size)
             return round_.scatter_slot(sender.replica, header.bucket, node, header.size)
         return round_.result_slot(sender.replica, header.bucket, header.size)
 
@@ -168,17 +235,48 @@ class Exchange:
         if self._plan is None:
             return
         round_ = self.round(header.step)
-        if isinstance(payload, PartNote):
-            if self._ruling is not None:
-                self._ruling.check(round_, sender, payload)
-            round_.parts[sender] = payload
+        if header.flags == Trial.HEARING and header.kind != Kind.RESULT:
+            self._take_in_hearing(sender, header, payload)
+        elif isinstance(payload, PartNote):
+            if header.flags == Trial.FIRST:
+                check_part(round_.plan, sender, payload)
+                round_.parts[sender] = payload
         elif isinstance(payload, bytes):
-            if self._ruling is not None:
+            if header.kind == Kind.SUM and header.flags == Trial.FIRST and self.screening is not None:
+                self.court(header.step).take_numbers(sender, payload)
+            elif header.kind == Kind.SURVEY and self._ruling is not None:
                 self._ruling.take_survey(round_, sender, payload)
         elif header.kind == Kind.SCATTER:
             round_.scattered(sender, header.bucket, Node(header.lo, header.hi), payload)
         elif header.kind == Kind.RESULT:
             round_.resulted(sender, header.bucket, payload)
+
+    def _take_in_hearing(self, sender: int, header: Header, payload: memoryview | PartNote | bytes) -> None:
+        court = self._court_for(sender, header.step)
+        if isinstance(payload, PartNote):
+            court.parts[sender] = payload
+        elif isinstance(payload, bytes):
+            court.take_findings(sender, decode(FINDINGS, payload))
+        else:
+            court.shown(sender, header.offset, header.bucket, Node(header.lo, header.hi), payload)
+
+    def _court_for(self, sender: int, step: int) -> Court:
+        if self.screening is None:
+            raise ProtocolError(f"replica {sender} calls for a hearing, and there are none in this run")
+        return self.court(step)
+
+    def sum_note(self, step: int, trial: int) -> bytes:
+        """What goes with the own sum."""
+        if self.screening is None or trial == Trial.FINAL:
+            return b""
+        court = self.court(step)
+        return court.numbers if trial == Trial.FIRST else encode(court.findings)
+
+    def judge(self, step: int, trial: int, seed: int) -> bool | Verdict:
+        """All sums of this trial are in: in the first one, whether there has to be a hearing; after that,
+        what it has found."""
+        court = self.court(step)
+        return court.examine(seed) if trial == Trial.FIRST else court.conclude()
 
     def survey(self, step: int) -> None:
         """All parts are in: find out what everybody has to know of the own slice."""
@@ -187,16 +285,25 @@ class Exchange:
         round_.concluded()
         self._ruling.survey(round_)
 
-    def conclude(self, step: int) -> None:
-        """All parts and surveys are in: see to it that the own slice is with everybody."""
+    def conclude(self, step: int, trial: int = Trial.FIRST) -> None:
+        """All parts and surveys are in: see to it that the own slice is with everybody, or look at what is
+        shown in a hearing."""
         round_ = self.round(step)
+        if trial == Trial.HEARING:
+            self.court(step).look()
+            return
         round_.concluded()
         if self._ruling is not None:
             self._ruling.settle(round_)
+        elif trial == Trial.FINAL:
+            round_.reduce_again()
+        if self.screening is not None and trial == Trial.FIRST:
+            self.court(step).measure()
 
     def record(self, step: int) -> Record:
         """The attempt at this step is complete."""
         round_ = self._rounds.pop(step)
+        self._courts.pop(step, None)
         record = Record(step, round_.record, round_.note(), self.vectors)
         round_.release()
         return record

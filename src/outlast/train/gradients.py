@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.errors import ConfigError
+from outlast.protocol.tree import Node
 from outlast.train.buffers import StepBuffers
 from outlast.train.flats import FlatPool
 from outlast.train.layout import Layout
@@ -52,7 +53,11 @@ class Gradients:
         self._on_bucket = on_bucket
         self._on_node = on_node
         dtypes = [integer.dtype for integer in layout.integers]
-        self._sums = Sums(shard_count, self.pool, dtypes, apart=apart)
+        self._own = Sums(shard_count, self.pool, dtypes, apart=apart)
+        self._second = Sums(shard_count, self.pool, dtypes, apart=apart)
+        """Contributions of others, computed again, beside the own ones."""
+        self._sums = self._own
+        """Those that are being made."""
         self._buffers = StepBuffers(layout, model)
         self._expectation = Expectation(layout)
         self._parameters = layout.parameters(model)
@@ -77,7 +82,7 @@ class Gradients:
     def start_step(self) -> None:
         """Forget the step before; its `.grad` is void, its vectors are used again."""
         self.abandon_shard()
-        self._sums.forget()
+        self._forget()
         self._clear_gradients()
         if self._users_flat is not None:
             self.pool.give_back(self._users_flat)
@@ -94,6 +99,8 @@ class Gradients:
 
     def assign(self, shards: Iterable[int]) -> None:
         """These are the shards to contribute now. Sums that are still part of them are kept."""
+        self._second.forget()
+        self._sums = self._own
         self._sums.assign(shards)
         if self._open is not None:
             if self._sums.is_missing(self._open.shard):
@@ -101,13 +108,29 @@ class Gradients:
             else:
                 self._open.spoil()
 
+    def ask(self, nodes: Iterable[Node]) -> None:
+        """All assigned shards are there: now compute these contributions again, until the next step or
+        assignment. What has been contributed stays as it is."""
+        self.abandon_shard()
+        self._sums = self._second
+        self._sums.ask(nodes)
+
     def missing(self) -> list[int]:
-        """The assigned shards that are still to be computed, ascending."""
+        """The assigned shards, or those asked for, that are still to be computed, ascending."""
         return self._sums.missing()
 
     def nodes(self) -> list[NodeSum]:
         """The complete sums among those to send, from left to right."""
-        return self._sums.nodes()
+        return self._own.nodes()
+
+    def opinions(self) -> list[NodeSum]:
+        """The contributions that were asked for."""
+        return self._second.nodes()
+
+    def _forget(self) -> None:
+        self._second.forget()
+        self._own.forget()
+        self._sums = self._own
 
     def open_shard(self, shard: int, samples: float) -> None:
         """Make ready for a shard's forward pass. Its losses weigh `samples` unless they say otherwise."""
@@ -177,7 +200,7 @@ class Gradients:
         """The step's result, as sums that have this weight: set `.grad` and the buffers to the mean. Both are
         the user's; the record stays as it is."""
         self.abandon_shard()
-        self._sums.forget()
+        self._forget()
         if self._users_flat is None:
             self._users_flat = self.pool.take()
         flat = self._users_flat

@@ -34,6 +34,7 @@ from outlast.train.cadence import Every
 from outlast.train.data import Data
 from outlast.train.records import Record
 from outlast.train.saving import Settings
+from outlast.train.screening import Screened
 from outlast.train.seeding import seed_shard
 
 CHECK_EVERY = 100
@@ -159,6 +160,11 @@ class Job:
     @property
     def steps_done(self) -> int:
         return max(0, self._parts.engine.applied)
+
+    @property
+    def screened(self) -> Screened:
+        """What screening and audits have found, as far as this process has seen it."""
+        return self._parts.facts.screening.counts
 
     def steps(self, total: int) -> Iterator[Step]:
         """The steps that are left to do until the run has done `total`."""
@@ -300,6 +306,7 @@ def join(
     rule: Rule | None = None,
     ledger: str | None = None,
     exact: bool = True,
+    audit: float = 0.0,
     checkpoints: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     every: Every = "auto",
     keep_last: int = 3,
@@ -320,6 +327,9 @@ def join(
         one needs every shard by itself, which costs traffic and memory where replicas hold several of them.
     ledger: a folder in which each member writes down which samples were used, for audits.
     exact: refuse replicas whose machines would compute other bits.
+    audit: the share of steps, from 0 to 1, in which a contribution and a sum that look fine are computed
+        again by another replica and compared bit for bit; with 1, all sums of every step. Contributions that
+        do not look fine are always computed again, before anybody is blamed.
     checkpoints: where to save the state, and to resume from by itself: a path or a file://, s3://, gs://,
         az:// or hdfs:// URL; or several, the nearest first, which then hold the same checkpoints.
     every: how often: a number of steps, a duration ("90s", "10m"), or "auto": as often as pays.
@@ -343,6 +353,7 @@ def join(
             rule=rule,
             ledger=ledger,
             exact=exact,
+            audit=audit,
             saves=saves,
         )
     )

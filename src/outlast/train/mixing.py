@@ -20,6 +20,7 @@ class Purpose:
     SHARD = 3
     COLLATE = 4
     COMPUTE = 5
+    AUDIT = 6
 
 
 def mix(*numbers: int) -> int:

@@ -21,7 +21,19 @@ from outlast.mesh.kinds import PART, Kind, Way, decode
 from outlast.protocol.member import Frame
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.saving import SaveBody, Saved, Stripe, Unable
-from outlast.protocol.step_words import BLANK, Body, Gone, Handed, Holding, Part, Sum, Surveyed, Want, Whole
+from outlast.protocol.step_words import (
+    BLANK,
+    Body,
+    Gone,
+    Handed,
+    Holding,
+    Part,
+    Sum,
+    Surveyed,
+    Trial,
+    Want,
+    Whole,
+)
 from outlast.protocol.views import Member, View
 from outlast.train.exchange import Exchange
 from outlast.train.gathering import decode_request
@@ -106,11 +118,12 @@ class Reception:
                     self._frame(sender, header, None, payload)
             case Kind.PART:
                 note = decode(PART, _bytes(payload))
-                self._frame(sender, header, Part(header.step, note.pending, note.closing), note)
+                part = Part(header.step, note.pending, note.closing, _trial(header))
+                self._frame(sender, header, part, note)
             case Kind.SURVEY:
-                self._frame(sender, header, Surveyed(header.step), _bytes(payload))
+                self._frame(sender, header, Surveyed(header.step, _trial(header)), _bytes(payload))
             case Kind.SUM:
-                self._frame(sender, header, Sum(header.step))
+                self._frame(sender, header, Sum(header.step, _trial(header)), _bytes(payload))
             case Kind.HOLDING:
                 # Blank is -1, and a header has no negative numbers.
                 holding = Holding(header.step - 1, running=header.flags == 1)
@@ -197,6 +210,13 @@ class Reception:
             moves=moves,
         )
         self._act(self._participant.frame(frame, time.monotonic()))
+
+
+def _trial(header: Header) -> Trial:
+    try:
+        return Trial(header.flags)
+    except ValueError:
+        raise ProtocolError(f"a peer speaks of trial {header.flags}, which there is not") from None
 
 
 def _bytes(payload: memoryview | None) -> bytes:

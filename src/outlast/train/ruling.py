@@ -36,11 +36,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import torch
 from torch import Tensor
 
 from outlast.errors import ConfigError, ProtocolError
 from outlast.mesh.kinds import NodeNote, PartNote
+from outlast.mesh.round import Plan as RoundPlan
 from outlast.mesh.round import Round, cells_of
 from outlast.protocol.tree import Node
 from outlast.rules import Mean, Median, Plan, Rule, Stage, eager
@@ -90,6 +92,16 @@ def checked_rule(rule: object, shard_count: int, order: SampleOrder | None) -> R
     return rule
 
 
+def check_part(plan: RoundPlan, sender: int, part: PartNote) -> None:
+    """What others claim must be of a form that can be weighed. Raises ProtocolError."""
+    claimed = [Node(note.lo, note.hi) for note in part.nodes]
+    if claimed != list(plan.cover.get(sender, ())) and not part.closing:
+        raise ProtocolError(f"replica {sender} speaks of other shards than its own")
+    for note in part.nodes:
+        if not 0 <= note.weight <= WEIGHT_MOST:
+            raise ProtocolError(f"replica {sender} says that shard {note.lo} has the weight {note.weight}")
+
+
 @dataclass(frozen=True)
 class _Verdict:
     """What becomes of the rows, and of what lies beside the gradients."""
@@ -109,17 +121,6 @@ class Ruling:
         """Whether the rule compares whole contributions."""
         self._beside = Median() if self.surveys else rule
         self._layout = layout
-
-    def check(self, round_: Round, sender: int, part: PartNote) -> None:
-        """What others claim must be of a form that a rule can weigh. Raises ProtocolError."""
-        claimed = [Node(note.lo, note.hi) for note in part.nodes]
-        if claimed != list(round_.plan.cover.get(sender, ())) and not part.closing:
-            raise ProtocolError(f"replica {sender} speaks of other shards than its own")
-        for note in part.nodes:
-            if not 0 <= note.weight <= WEIGHT_MOST:
-                raise ProtocolError(
-                    f"replica {sender} says that shard {note.lo} has the weight {note.weight}"
-                )
 
     # What the rule has to know of all slices.
 
@@ -172,6 +173,9 @@ class Ruling:
         notes = _in_order(round_)
         weights = [note.weight for note in notes]
         verdict = self._verdict(round_, weights)
+        if verdict.beside is None:
+            # Nothing counts, so nothing changes.
+            notes = [msgspec.structs.replace(note, weight=0.0) for note in notes]
         round_.whole = NodeNote(
             lo=0,
             hi=len(notes),
@@ -184,35 +188,58 @@ class Ruling:
             lo, hi = round_.plan.slice_of(round_.plan.replica, bucket)
             if lo == hi:
                 continue
-            out = round_.record[lo:hi]
-            plan = verdict.plan if bucket < self._layout.parameter_buckets else verdict.beside
-            if plan is None:
-                out.fill_(verdict.otherwise)
-            else:
-                for part in self._pieces(round_, bucket):
-                    # Nothing is compiled here, where everybody waits.
-                    with eager():
-                        plan.apply(_divided(round_.rows(bucket), weights, part), out=out[part])
+            rows = round_.rows(bucket)
+            self._apply(round_, verdict, round_.plan.replica, bucket, rows, weights, round_.record[lo:hi])
             round_.publish(bucket)
+
+    def rule_on(
+        self, round_: Round, owner: int, bucket: int, contributions: dict[Node, Tensor], out: Tensor
+    ) -> None:
+        """What the owner of this slice should have come to."""
+        weights = [note.weight for note in _in_order(round_)]
+        rows = [row for _, row in sorted(contributions.items())]
+        self._apply(round_, self._verdict(round_, weights), owner, bucket, rows, weights, out)
+
+    def _apply(
+        self,
+        round_: Round,
+        verdict: _Verdict,
+        owner: int,
+        bucket: int,
+        rows: list[Tensor],
+        weights: list[float],
+        out: Tensor,
+    ) -> None:
+        plan = verdict.plan if bucket < self._layout.parameter_buckets else verdict.beside
+        if plan is None:
+            out.fill_(verdict.otherwise)
+            return
+        for part in self._pieces(round_, owner, bucket):
+            # Nothing is compiled here, where everybody waits.
+            with eager():
+                plan.apply(_divided(rows, weights, part), out=out[part])
 
     def _verdict(self, round_: Round, weights: list[float]) -> _Verdict:
         count, present = len(weights), sum(1 for weight in weights if weight)
-        if not present:
+        # What was left out has no weight any more, and is among the faults that the rule withstands.
+        found = len(round_.left_out)
+        if not present or (found and found > _withstands(self.rule, self._beside, present + found)):
             return _Verdict(None, None)
-        beside = self._beside.plan(count, None, weights, step=round_.step)
+        beside = self._beside.plan(count, None, weights, faults_found=found, step=round_.step)
         if not self.surveys:
             return _Verdict(beside, beside)
         survey = self._added_up(round_)
         finite = survey.diagonal().isfinite().tolist()
         lost = sum(1 for weight, good in zip(weights, finite, strict=False) if weight and not good)
-        if lost > self.rule.tolerates(present):
+        if lost + found > self.rule.tolerates(present + found):
             return _Verdict(None, beside, otherwise=math.nan)
-        return _Verdict(self.rule.plan(count, survey, _voices(weights), step=round_.step), beside)
+        voices = _voices(weights)
+        return _Verdict(self.rule.plan(count, survey, voices, faults_found=found, step=round_.step), beside)
 
-    def _pieces(self, round_: Round, bucket: int) -> Iterator[slice]:
-        """The own slice of a bucket, piece by piece. Matrix products depend on where they begin and end, so
-        where there are cells it is cut like them."""
-        start, stop = round_.plan.slice_of(round_.plan.replica, bucket)
+    def _pieces(self, round_: Round, owner: int, bucket: int) -> Iterator[slice]:
+        """A slice of a bucket, piece by piece. Matrix products depend on where they begin and end, so where
+        there are cells it is cut like them."""
+        start, stop = round_.plan.slice_of(owner, bucket)
         if self.surveys:
             cells = pairwise(cells_of(*self._layout.buckets[bucket]))
             yield from (slice(lo - start, hi - start) for lo, hi in cells if start <= lo < hi <= stop)
@@ -239,8 +266,19 @@ class Ruling:
 
 
 def _in_order(round_: Round) -> list[NodeNote]:
-    """What goes with each shard's contribution."""
-    return [note for _, note in sorted(round_.notes().items())]
+    """What goes with each shard's contribution; what is left out weighs nothing."""
+    return [
+        msgspec.structs.replace(note, weight=0.0) if node in round_.left_out else note
+        for node, note in sorted(round_.notes().items())
+    ]
+
+
+def _withstands(rule: Rule, beside: Rule, voters: int) -> int:
+    """How many of so many may be wrong; none if there are too few."""
+    try:
+        return min(rule.tolerates(voters), beside.tolerates(voters))
+    except ConfigError:
+        return 0
 
 
 def _voices(weights: list[float]) -> list[float]:

@@ -81,6 +81,13 @@ class Sums:
         self._drop([node for node in self._complete if not _lies_within(node, self._cover)])
         self._missing = set(assigned).difference(*(range(*node) for node in self._complete))
 
+    def ask(self, nodes: Iterable[Node]) -> None:
+        """Make just these sums, as others would who hold these shards."""
+        self._drop(list(self._complete))
+        self._cover = tuple(nodes)
+        self._assigned = tuple(shard for node in self._cover for shard in range(*node))
+        self._missing = set(self._assigned)
+
     def missing(self) -> list[int]:
         return sorted(self._missing)
 
