@@ -80,6 +80,8 @@ KEPT_FOR_LEARNERS = 4
 PARTS_AHEAD = 64
 """Steps for which parts are kept before their time; only a member that still catches up is ahead by many."""
 
+NOT_THE_BEGINNING = "the state that it was given last is not what this lineage begins with"
+
 
 class StepCore:
     """One life of a replica."""
@@ -226,6 +228,9 @@ class StepCore:
             return [
                 Lost(f"it was given the state after step {step}, and members only have step {self._fed_top}")
             ]
+        if self.mode is Mode.LOADING and self._top == BLANK and view not in (None, self.view.number):
+            # It comes from one who began before and is gone; since then it is on another one to begin.
+            return [Lost(NOT_THE_BEGINNING)]
         self._start_from(step)
         self._loaded_in = self.view.number if view is None else view
         self._offers = {offer for offer in self._offers if offer > step}
@@ -330,7 +335,8 @@ class StepCore:
             return self._caught_up()
         if self.newest != BLANK:
             # A state that was still on its way here when all others had none is older than the beginning.
-            return [Lost("the state that it was given last is not that of this lineage")]
+            return [Lost(NOT_THE_BEGINNING)]
+        self._top = BLANK
         self.mode = Mode.FOUNDING if founder == self.replica else Mode.LOADING
         return [Found()] if founder == self.replica else []
 

@@ -6,6 +6,7 @@ fault of a coordinator or of the store touches no replica: it must never cost on
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from outlast.sim.nodes import ANY_PROCESS, AgentNode
@@ -42,6 +43,8 @@ class Faults:
         self._kinds = sim.world.chance.sample(kinds, sim.world.chance.randint(1, len(kinds)))
         if sim.calm:
             self._kinds = [self._ask_to_leave]
+        # Drawn apart, so that runs without it are what they were before there was such a thing.
+        self._apart = random.Random(f"claims-{sim.world.seed}")
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -50,6 +53,8 @@ class Faults:
         while at < until_s:
             self._sim.world.after(at, None, chance.choice(self._kinds))
             at += chance.expovariate(1 / mean_gap)
+        if not self._sim.calm and self._apart.random() < 0.3:
+            self._sim.world.after(self._apart.uniform(0.0, until_s), None, self._lie_in_wait_for_a_claim)
 
     def end(self) -> None:
         """Everything heals; what is dead comes back."""
@@ -57,6 +62,7 @@ class Faults:
         for one, other in self._cuts:
             self._heal(one, other)
         sim.store.slow_until = 0.0
+        sim.on_claim = None
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
         self.step_in()
@@ -137,6 +143,22 @@ class Faults:
     def _ambush_all(self) -> None:
         self._sim.on_manifest_sent = None
         self._sim.world.after(self._sim.world.chance.uniform(0.0, 0.01), None, self._cut_power)
+
+    def _lie_in_wait_for_a_claim(self) -> None:
+        """The worst moments of one who begins a lineage: between its decision to claim and the put, or just
+        after the put, while the last manifest of the lineage before arrives."""
+        self._sim.on_claim = self._ambush_founder
+        if self._apart.random() < 0.5:
+            self._sim.vault.detained_s = self._apart.uniform(0.3, 2.5)
+            self._sim.on_manifest_sent = self._ambush_all
+
+    def _ambush_founder(self, node: ReplicaNode) -> None:
+        if self._apart.random() < 0.5:
+            self._sleep(node, "is stopped before its claim", self._apart.uniform(1.0, 4.0))
+        else:
+            self._sim.world.after(self._apart.uniform(0.0, 1.5), None, self._strike, node)
+        if self._apart.random() < 0.3:
+            self._sim.on_claim = None
 
     def _strike(self, node: ReplicaNode) -> None:
         if node.up:

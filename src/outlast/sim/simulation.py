@@ -45,6 +45,7 @@ class Cast:
     saves: Callable[[int], SaveCore] = SaveCore
     engine: Callable[..., Engine] = Engine
     saver: Callable[[Engine], Saver] = Saver
+    vault: Callable[[Simulation], SimVault] = SimVault
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Simulation:
         self.network = Network(self.world)
         self.mesh = Mesh(self.world, self.network)
         self.store = SimStore(self.world, self.timing.lease_s)
-        self.vault = SimVault(self)
+        self.vault = self.cast.vault(self)
         self.checkers = Checkers(self)
         self.history = History(self)
         self.store.on_commit = self.checkers.committed
@@ -97,6 +98,7 @@ class Simulation:
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
         self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
         self.on_manifest_sent: Callable[[], None] | None = None
+        self.on_claim: Callable[[ReplicaNode], None] | None = None
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
 
