@@ -62,7 +62,7 @@ class Faults:
         for one, other in self._cuts:
             self._heal(one, other)
         sim.store.slow_until = 0.0
-        sim.on_claim = None
+        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = None
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
         self.step_in()

@@ -114,12 +114,16 @@ class SimVault:
     def put_stripe(self, node: Node, stripe: StripeObject, answer: Callable[[bool], None]) -> None:
         self._call(node, lambda: self.stripes.add(stripe), answer)
 
-    def put_manifest(self, node: ReplicaNode, manifest: ManifestObject, answer: Callable[[bool], None]) -> None:
+    def put_manifest(
+        self, node: ReplicaNode, manifest: ManifestObject, answer: Callable[[bool], None]
+    ) -> None:
         if self.superseded(manifest.checkpoint.claim):
             # Looked at before the put; another claim may still come in between.
             document = self._sim.store.document
+            # A shadow that followed a lineage which is over is about to find out.
+            member = document.view.member(node.replica) if document is not None else None
             require(
-                document is None or not document.view.holds(node.replica, node.core.incarnation),
+                member is None or member.incarnation != node.core.incarnation,
                 f"{node.name} is in the view, and may not commit any more: its run has claimed again",
             )
             self._sim.world.after(0.01, node, answer, False)
@@ -202,7 +206,9 @@ class SimVault:
             base is None or self.manifests[base].digest == digest,
             f"{who} goes on from {base} in another state than was saved",
         )
-        self._sim.world.note(who, f"begins from {base} under claim {claim} (the newest is {max(self.claims)})")
+        self._sim.world.note(
+            who, f"begins from {base} under claim {claim} (the newest is {max(self.claims)})"
+        )
 
     def _past(self, base: Checkpoint | None) -> set[Checkpoint]:
         """All that was gone through on the way to this checkpoint, as it happened."""
