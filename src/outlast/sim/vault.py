@@ -6,8 +6,8 @@ The promises of checkpoints are checked where they are made:
   all of them are of one state.
 - *Nobody commits who may not*: when it arrives, its intent is in the coordinator's document.
 - *Only what is stable is saved*: see `History.saves`.
-- *Nothing is lost that was committed*: a checkpoint that was committed while nobody else had claimed the right
-  to is in the past of everybody who begins under a later claim.
+- *Nothing is lost that was committed*: a checkpoint that was committed while nobody else had claimed the
+  right to is in the past of everybody who begins under a later claim.
 - *A run does not shut itself out*: a replica that is in the view is never refused to commit.
 """
 
