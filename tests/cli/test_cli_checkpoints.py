@@ -257,7 +257,7 @@ def test_several_checkpoints_of_one_step(vault: Vault, capsysbinary: pytest.Capt
     assert told(capsysbinary, "show", url(vault), "--step", "30")["claim"] == 2
     assert told(capsysbinary, "show", url(vault), "--step", "30", "--claim", "1")["claim"] == 1
     note_end(vault.storage, second)
-    vault.make_claim(run="third", lineage=1, base=None)
+    vault.make_claim(run="third", lineage=1, base=None, goes_back=True)
     with pytest.raises(UsageError, match="--claim with one of 1, 2"):
         checkpoints.main(["show", url(vault), "--step", "30"])
     with pytest.raises(NoCheckpoint, match="checkpoints ls"):

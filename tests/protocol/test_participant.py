@@ -4,7 +4,18 @@ from outlast.protocol.member import Adopt, Deliver, Frame, MemberCore, Tell
 from outlast.protocol.messages import Admitted, Evicted, Report, ViewNews
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.saving import Copy, Ended
-from outlast.protocol.step_words import Attempt, Conclude, Handed, Holding, Lost, Mode, Part, Say, Sum
+from outlast.protocol.step_words import (
+    AllDone,
+    Attempt,
+    Conclude,
+    Handed,
+    Holding,
+    Lost,
+    Mode,
+    Part,
+    Say,
+    Sum,
+)
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Intent, Member, View
 
@@ -82,6 +93,17 @@ def test_a_planned_view_is_followed_when_one_who_leaves_with_it_is_gone() -> Non
     one.received(ViewNews(view=view_of(2, 0, 1)), now=1.0)
     assert adopted(one.peers_lost(frozenset({1}), now=1.0)) == []
     assert adopted(one.peers_lost(frozenset({2}), now=1.0)) == [(2, False)]
+
+
+def test_one_who_leaves_and_had_done_all_its_work_is_not_missed() -> None:
+    """Its part was its last word; those of the others are still to come (simulator, seed 2775)."""
+    one = trains(view_of(1, 0, 1, 2))
+    one.received(ViewNews(view=view_of(2, 0, 1)), now=1.0)
+    one.steps.closing = True
+    one.contribute(now=1.0)
+    one.frame(frame(2, 1, Part(1, closing=True)), now=1.0)
+    assert adopted(one.peers_lost(frozenset({2}), now=1.1)) == []
+    assert AllDone() in one.frame(frame(1, 1, Part(1, closing=True)), now=1.2)
 
 
 def test_a_planned_view_is_followed_when_another_has_moved() -> None:

@@ -688,3 +688,15 @@ def test_a_state_of_an_earlier_view_is_not_the_beginning_of_this_one() -> None:
     core.loaded(40, 1)
     (lost,) = core.received(0, Holding(BLANK))
     assert isinstance(lost, Lost)
+
+
+def test_a_state_of_an_earlier_view_is_not_taken_where_all_are_blank() -> None:
+    """The founder of the view before died while its state was on its way, and now another one finds out what
+    the lineage begins with: a newer checkpoint perhaps, under a claim of its own (simulator, seed 1323)."""
+    core = StepCore(1)
+    core.adopt(view_of(1, 0, 1, 2), in_band=False)
+    core.adopt(view_of(2, 0, 1), in_band=False)
+    core.received(0, Holding(BLANK))
+    assert core.mode is Mode.LOADING
+    (lost,) = core.loaded(40, 1)
+    assert isinstance(lost, Lost) and core.newest == BLANK

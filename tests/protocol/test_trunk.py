@@ -1,17 +1,21 @@
 """The trunk: one path through any history of claims, and nothing that somebody went back behind."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
+from outlast.protocol.trunk import Base, Checkpoint, Origin, before_claim, comes_too_late, walk_trunk
 
 
-def trunk(bases: dict[int, Base], checkpoints: list[Checkpoint]) -> list[tuple[int, int]]:
-    return [
-        tuple(found) for found in walk_trunk(bases, checkpoints, lambda number: bases.get(number, "unknown"))
-    ]
+def trunk(
+    bases: dict[int, Base], checkpoints: list[Checkpoint], back: Collection[int] = ()
+) -> list[tuple[int, int]]:
+    found = walk_trunk(
+        bases, checkpoints, lambda number: bases.get(number, "unknown"), lambda number: number in back
+    )
+    return [tuple(checkpoint) for checkpoint in found]
 
 
 def test_an_empty_vault_has_none() -> None:
@@ -28,20 +32,44 @@ def test_going_on_and_going_back() -> None:
     late = [*made, Checkpoint(2, 50), Checkpoint(1, 25)]
     assert trunk(bases, late) == trunk(bases, made), "what a cut-off writer puts late is off the trunk"
     bases[4] = None
-    assert trunk(bases, late) == [], "a fresh start goes on from nothing"
+    assert trunk(bases, late, back=[4]) == [], "a fresh start goes on from nothing"
+
+
+def test_a_claim_counts_from_its_first_checkpoint_on() -> None:
+    """Its maker may have died before it found that a newer checkpoint had been committed meanwhile
+    (simulator, seeds 931 and 1585)."""
+    made = [Checkpoint(1, 10), Checkpoint(1, 20)]
+    bases: dict[int, Base] = {1: None, 2: Checkpoint(1, 10), 3: None}
+    assert trunk(bases, made) == [(1, 20), (1, 10)]
+    assert trunk(bases, made, back=[2]) == [(1, 10)], "unless somebody went back on purpose"
+    assert trunk(bases, [*made, Checkpoint(2, 15)]) == [(2, 15), (1, 10)]
+
+
+def test_a_claim_that_was_gone_on_from_counts_though_its_checkpoints_were_pruned() -> None:
+    bases: dict[int, Base] = {1: None, 2: Checkpoint(1, 10), 3: Checkpoint(2, 30)}
+    made = [Checkpoint(1, 10), Checkpoint(1, 20), Checkpoint(3, 40)]
+    assert trunk(bases, made) == [(3, 40), (1, 10)]
+
+
+def test_only_of_one_run_can_a_claim_come_too_late() -> None:
+    assert comes_too_late(Origin("run", 3), Origin("run", 5))
+    assert not comes_too_late(Origin("run", 5), Origin("run", 5)), "its maker has looked again"
+    assert not comes_too_late(Origin("run", 6), Origin("run", 5))
+    assert not comes_too_late(Origin("another", 3), Origin("run", 5)), "each run counts its own views"
 
 
 def test_a_pruned_base_still_says_where_it_was() -> None:
     made = [Checkpoint(1, 10), Checkpoint(1, 30)]
-    assert trunk({1: None, 2: Checkpoint(1, 20)}, made) == [(1, 10)]
+    assert trunk({1: None, 2: Checkpoint(1, 20)}, made, back=[2]) == [(1, 10)]
 
 
 def test_a_claim_that_cannot_be_read_goes_on_from_the_one_before() -> None:
     made = [Checkpoint(1, 10), Checkpoint(1, 20), Checkpoint(3, 30)]
     bases: dict[int, Base] = {1: None, 2: Checkpoint(1, 10), 3: "unknown"}
-    assert trunk(bases, made) == [(3, 30), (1, 10)]
+    made.append(Checkpoint(2, 15))
+    assert trunk(bases, made) == [(3, 30), (2, 15), (1, 10)]
     del bases[3]
-    assert trunk(bases, made) == [(3, 30), (1, 10)], "a lost claim is known from its checkpoints"
+    assert trunk(bases, made) == [(3, 30), (2, 15), (1, 10)], "a lost claim is known from its checkpoints"
 
 
 @dataclass
@@ -77,6 +105,12 @@ def test_the_trunk_is_what_the_newest_holder_went_through(data: st.DataObject) -
                 history.checkpoints.append(Checkpoint(late, last + 1))
                 history.paths[late].append(Checkpoint(late, last + 1))
     newest = max(history.bases)
+    if not any(checkpoint.claim == newest for checkpoint in history.checkpoints):
+        # Then it does not count yet, and neither do those before it that have none.
+        newest = max((checkpoint.claim for checkpoint in history.checkpoints), default=0)
+    if not newest:
+        assert trunk(history.bases, history.checkpoints) == []
+        return
     assert trunk(history.bases, history.checkpoints) == [tuple(c) for c in reversed(history.paths[newest])]
 
 

@@ -12,14 +12,14 @@ from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
 from outlast.protocol.step_words import Feed, Follow, Holding, Mode, Part, Stable, StepAction
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
-from outlast.protocol.trunk import Checkpoint
+from outlast.protocol.trunk import Checkpoint, before_claim, walk_trunk
 from outlast.protocol.views import JobSpec, Membership, View
 from outlast.sim.doubts import Doubts
 from outlast.sim.engine import Engine
 from outlast.sim.saver import Saver
 from outlast.sim.simulation import Cast
 from outlast.sim.store import ANY_TERM
-from outlast.sim.vault import StripeObject
+from outlast.sim.vault import ClaimObject, SimVault, StripeObject
 
 
 class FencingLeftOut(MemberCore):
@@ -248,8 +248,25 @@ class UnstableSaved(SaveCore):
 class NoSecondLook(Saver):
     """Goes on from what was the newest checkpoint before it made its claim."""
 
-    def look_again(self, number: int, base: Checkpoint | None) -> None:
-        self.begin(number, base)
+    def look_again(self, number: int, claim: ClaimObject) -> None:
+        self.begin(number, claim.base)
+
+
+class ClaimsCountAtOnce(SimVault):
+    """Goes on from what a claim says, though its maker may have died before it looked again."""
+
+    def trunk(self) -> list[Checkpoint]:
+        return list(walk_trunk(self.claims, self.manifests, self.base_of, lambda _: True))
+
+    def newest_before(self, number: int) -> Checkpoint | None:
+        return next(before_claim(number, self.claims, self.manifests, self.base_of, lambda _: True), None)
+
+
+class LateClaimsCount(SimVault):
+    """Lets a claim supersede its own run, though it was made for a view that was over."""
+
+    def _too_late(self, number: int, earlier: int) -> bool:
+        return False
 
 
 class StripesKept(SaveCore):
@@ -314,7 +331,9 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a stripe reported before it is durable": (Cast(saver=StripeSpokenOfTooEarly), "not durable"),
     "a commit without the intent": (Cast(saves=IntentNotAwaited), "committed without its intent"),
     "a commit of what is not stable": (Cast(saves=UnstableSaved), "which is not stable"),
-    "no second look after a claim": (Cast(saver=NoSecondLook), "was committed before claim"),
+    "no second look after a claim": (Cast(saver=NoSecondLook), "before which .* was committed"),
+    "a claim that counts at once": (Cast(vault=ClaimsCountAtOnce), "before which .* was committed"),
+    "a claim that comes too late": (Cast(vault=LateClaimsCount), "its run has claimed again"),
     "stripes of an earlier save kept": (Cast(saves=StripesKept), "another state|not one state|not durable"),
     "a copy at the wrong time": (Cast(saver=CopiesAtAnyTime), "another state|not one state"),
     "a committer that goes on without the dead": (Cast(saves=GoesOnWithoutTheDead), "not one state"),

@@ -133,8 +133,40 @@ def test_who_may_not_claim_any_more_claims_nothing(tmp_path: Path) -> None:
     tiers = tiers_in(tmp_path)
     commit(tiers.first, claim_for(tiers), 5)
     with pytest.raises(SaveGivenUp):
-        find_beginning(tiers, run="next", lineage=2, intents=(), process=dead(), may_claim=lambda: False)
+        find_beginning(tiers, run="next", lineage=2, intents=(), process=dead(), may_claim=lambda: None)
     assert tiers.first.newest_claim() == 1
+
+
+def test_what_a_founder_hid_that_died_before_its_second_look_is_found(tmp_path: Path) -> None:
+    tiers = tiers_in(tmp_path)
+    old = claim_for(tiers)
+    commit(tiers.first, old, 5)
+    path = tmp_path / manifest_name(1, 10)
+    commit(tiers.first, old, 10)
+    hidden = path.read_bytes()
+    path.unlink()
+    claim_for(tiers, base=Checkpoint(1, 5), lineage=2)
+    path.write_bytes(hidden)
+    assert step_of(begin(tiers)) == 10
+
+
+def test_one_that_was_too_late_with_its_claim_makes_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiers = tiers_in(tmp_path)
+    commit(tiers.first, claim_for(tiers), 5)
+    views = [3, 9]
+
+    def may_claim() -> int:
+        if len(views) == 2:
+            # While this replica is stopped, another is made the founder, and it is on this one again later.
+            tiers.claim(run="next", lineage=2, view=7, base=Checkpoint(1, 5), process=dead())
+        return views.pop(0)
+
+    with caplog.at_level(logging.WARNING):
+        found = find_beginning(tiers, run="next", lineage=2, intents=(), process=dead(), may_claim=may_claim)
+    assert step_of(found) == 5 and (found.claim.number, found.claim.view) == (4, 9)
+    assert "too late" in caplog.text
 
 
 def test_a_run_that_lives_is_not_superseded_by_another(tmp_path: Path) -> None:

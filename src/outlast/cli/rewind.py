@@ -34,7 +34,8 @@ def main(argv: list[str]) -> int:
     aside = trunk[: trunk.index(name)] if name in trunk else trunk
     if not options.yes:
         _ask(manifest.step, len(aside), vault.storage.url)
-    claim = vault.make_claim(run=f"rewind-{secrets.token_hex(4)}", lineage=manifest.lineage, base=name)
+    run = f"rewind-{secrets.token_hex(4)}"
+    claim = vault.make_claim(run=run, lineage=manifest.lineage, base=name, goes_back=True)
     note_end(vault.storage, claim)
     steps = [found.step for other in aside if (found := checkpoint_of(other))]
     if options.json:

@@ -87,6 +87,8 @@ KEPT_FOR_LEARNERS = 4
 PARTS_AHEAD = 64
 """Steps for which parts are kept before their time; only a member that still catches up is ahead by many."""
 
+NOT_THE_BEGINNING = "the state that it was given last is not what this lineage begins with"
+
 
 class StepCore:
     """One life of a replica."""
@@ -255,6 +257,9 @@ class StepCore:
             return [
                 Lost(f"it was given the state after step {step}, and members only have step {self._fed_top}")
             ]
+        if self.mode is Mode.LOADING and self._top == BLANK and view not in (None, self.view.number):
+            # It comes from one who began before and is gone; since then it is on another one to begin.
+            return [Lost(NOT_THE_BEGINNING)]
         self._start_from(step)
         self._loaded_in = self.view.number if view is None else view
         self._offers = {offer for offer in self._offers if offer > step}
@@ -301,9 +306,12 @@ class StepCore:
         return not planned.members or any(m in planned.members for m in self.view.members)
 
     def abandons(self, planned: View, lost: frozenset[int]) -> bool:
-        """Whether to follow a planned view out of step: somebody who leaves with it is gone already."""
+        """Whether to follow a planned view out of step: somebody who leaves with it is gone already. One that
+        has left the loop of steps has said its last word of this view with that."""
+        parts = self._parts.get(self.step, {})
+        done = {replica for replica, part in parts.items() if part.closing}
         leaving = {m.replica for m in self.view.members if planned.member(m.replica) is None}
-        return bool(leaving & lost)
+        return bool(leaving & lost - done)
 
     # A view that was adopted out of step.
 
@@ -359,7 +367,8 @@ class StepCore:
             return self._caught_up()
         if self.newest != BLANK:
             # A state that was still on its way here when all others had none is older than the beginning.
-            return [Lost("the state that it was given last is not that of this lineage")]
+            return [Lost(NOT_THE_BEGINNING)]
+        self._top = BLANK
         self.mode = Mode.FOUNDING if founder == self.replica else Mode.LOADING
         return [Found()] if founder == self.replica else []
 

@@ -4,6 +4,16 @@ Claims make the history of a vault a tree: each goes on from a checkpoint of an 
 The trunk is the path from the newest claim back to the root: the claim's own checkpoints, then the one that
 it began with and what came before that under its claim, and so on. Everything else is a branch that
 somebody went back behind, or that a writer who was cut off has left.
+
+A claim by itself only keeps earlier writers out. It is on the trunk from the first checkpoint on that was
+committed under it: until then nothing hangs on what it goes on from, and that may be out of date. Between
+its maker's look for a base and its put, the holder of the claim before may have committed once more, and the
+maker may have died before it looked again. Only who goes back on purpose (`outlast rewind`) makes a claim
+that counts at once.
+
+Claims are made in one order, and so are the views of a run. A claim that a replica makes for a view which is
+over, because it was stopped just before the put, may come after those of the run's later views. It
+supersedes nobody: see `comes_too_late`.
 """
 
 from collections import defaultdict
@@ -20,14 +30,25 @@ class Checkpoint(NamedTuple):
     step: int
 
 
+class Origin(NamedTuple):
+    """Who made a claim: the run, and the view in which its maker was to begin a lineage."""
+
+    run: str
+    view: int
+
+
 Base = Checkpoint | Literal["unknown"] | None
 """What a claim goes on from; None if it began from nothing."""
 
 
 def walk_trunk(
-    claims: Iterable[int], checkpoints: Iterable[Checkpoint], base_of: Callable[[int], Base]
+    claims: Iterable[int],
+    checkpoints: Iterable[Checkpoint],
+    base_of: Callable[[int], Base],
+    goes_back: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Checkpoint]:
-    """The trunk, newest first. `base_of` is asked only as far back as the caller reads.
+    """The trunk, newest first. `base_of` is asked only as far back as the caller reads, and `goes_back` (was
+    it made on purpose, to go on from there?) only of claims that may be passed over.
 
     Where the base of a claim is unknown, since the claim is damaged, the claim before it is taken: claims are
     made in one order, and most of them go on from the newest checkpoint.
@@ -37,13 +58,18 @@ def walk_trunk(
         steps[checkpoint.claim].append(checkpoint.step)
     numbers = sorted({*claims, *steps})
     claim, last_step = numbers[-1] if numbers else 0, MAX_STEP
+    # A later claim goes on from it: then it counts, though its checkpoints may have been pruned.
+    gone_on_from = False
     while claim:
-        for step in sorted(steps.get(claim, ()), reverse=True):
-            if step <= last_step:
-                yield Checkpoint(claim, step)
-        base = base_of(claim)
+        base: Base = "unknown"
+        if gone_on_from or claim in steps or goes_back(claim):
+            for step in sorted(steps.get(claim, ()), reverse=True):
+                if step <= last_step:
+                    yield Checkpoint(claim, step)
+            base = base_of(claim)
         if base is None:
             return
+        gone_on_from = base != "unknown"
         if base == "unknown":
             claim, last_step = max((number for number in numbers if number < claim), default=0), MAX_STEP
         else:
@@ -52,9 +78,13 @@ def walk_trunk(
 
 
 def before_claim(
-    number: int, claims: Iterable[int], checkpoints: Iterable[Checkpoint], base_of: Callable[[int], Base]
+    number: int,
+    claims: Iterable[int],
+    checkpoints: Iterable[Checkpoint],
+    base_of: Callable[[int], Base],
+    goes_back: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Checkpoint]:
-    """The trunk as it was for whoever made this claim, with all that was committed until then.
+    """The trunk as it is for whoever made this claim, without its own checkpoints and later claims'.
 
     Between looking for a base and making the claim, the holder of the one before may have committed another
     checkpoint. After the claim it can not any more, so one more look tells whether the base was the newest;
@@ -63,4 +93,10 @@ def before_claim(
         [claim for claim in claims if claim < number],
         [checkpoint for checkpoint in checkpoints if checkpoint.claim < number],
         base_of,
+        goes_back,
     )
+
+
+def comes_too_late(claim: Origin, earlier: Origin) -> bool:
+    """Whether a claim was made for a view that was over when the one with the lower number was made."""
+    return claim.run == earlier.run and claim.view < earlier.view

@@ -430,7 +430,9 @@ class Engine:
             return
         for peer in self.view.members:
             node = self.node.sim.replica_node(peer.replica)
-            if node is None or not node.up or node.core.incarnation > peer.incarnation:
+            gone = node is None or not node.up or node.core.incarnation > peer.incarnation
+            # Of one that has ended in order, the end comes after all that it had sent.
+            if gone and not self.node.sim.mesh.under_way(peer.replica, self.node):
                 self.lost_connection(peer.replica)
         self.perform([])
         if self.core.mode is words.Mode.FOUNDING:

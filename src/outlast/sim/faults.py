@@ -6,6 +6,7 @@ fault of a coordinator or of the store touches no replica: it must never cost on
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from outlast.sim.nodes import ANY_PROCESS, AgentNode
@@ -44,6 +45,8 @@ class Faults:
             self._kinds = [self._ask_to_leave]
         elif sim.misfortune.faulty_processes:
             self._kinds += [self._compute_wrongly] * 3
+        # Drawn apart, so that runs without it are what they were before there was such a thing.
+        self._apart = random.Random(f"claims-{sim.world.seed}")
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -52,6 +55,8 @@ class Faults:
         while at < until_s:
             self._sim.world.after(at, None, chance.choice(self._kinds))
             at += chance.expovariate(1 / mean_gap)
+        if not self._sim.calm and self._apart.random() < 0.3:
+            self._sim.world.after(self._apart.uniform(0.0, until_s), None, self._lie_in_wait_for_a_claim)
 
     def end(self) -> None:
         """Everything heals; what is dead comes back."""
@@ -61,6 +66,7 @@ class Faults:
         sim.store.slow_until = 0.0
         for replica in sim.replicas():
             replica.wrong_until = min(replica.wrong_until, sim.world.now)
+        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = None
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
         self.step_in()
@@ -149,6 +155,22 @@ class Faults:
     def _ambush_all(self) -> None:
         self._sim.on_manifest_sent = None
         self._sim.world.after(self._sim.world.chance.uniform(0.0, 0.01), None, self._cut_power)
+
+    def _lie_in_wait_for_a_claim(self) -> None:
+        """The worst moments of one who begins a lineage: between its decision to claim and the put, or just
+        after the put, while the last manifest of the lineage before arrives."""
+        self._sim.on_claim = self._ambush_founder
+        if self._apart.random() < 0.5:
+            self._sim.vault.detained_s = self._apart.uniform(0.3, 2.5)
+            self._sim.on_manifest_sent = self._ambush_all
+
+    def _ambush_founder(self, node: ReplicaNode) -> None:
+        if self._apart.random() < 0.5:
+            self._sleep(node, "is stopped before its claim", self._apart.uniform(1.0, 4.0))
+        else:
+            self._sim.world.after(self._apart.uniform(0.0, 1.5), None, self._strike, node)
+        if self._apart.random() < 0.3:
+            self._sim.on_claim = None
 
     def _strike(self, node: ReplicaNode) -> None:
         if node.up:

@@ -80,6 +80,11 @@ class Mesh:
             if peer.up and peer is not node:
                 self.send(node, peer, peer.lost_connection, node.replica)
 
+    def under_way(self, replica: int, to: ReplicaNode) -> bool:
+        """Whether something that this replica has sent is still to arrive there."""
+        lines = ((line, at) for line, at in self._arrival.items() if line[1] == _process(to))
+        return any(sender == replica and at > self._world.now for ((sender, _), _), at in lines)
+
     def _break(self, one: ReplicaNode, other: ReplicaNode) -> None:
         ends = _ends(one, other)
         self._serials[ends] = self._serials.get(ends, 0) + 1

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from outlast.protocol import saving
 from outlast.protocol.messages import Phase
 from outlast.protocol.participant import Action
+from outlast.protocol.step_words import Mode
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import Intent
-from outlast.sim.vault import ManifestObject, StripeObject
+from outlast.sim.vault import ClaimObject, ManifestObject, StripeObject
 
 if TYPE_CHECKING:
     from outlast.sim.engine import Engine
@@ -34,8 +35,6 @@ class Saver:
         self.saves_since = math.inf
         """Since when the save that is under way is."""
         self._due: saving.Save | None = None
-        self._early: set[int] = set()
-        """Own claims that do not go on from the newest checkpoint."""
         self._looks = False
         """Whether it is looking for what the lineage begins with, be it for a view that is over."""
         self._intents: dict[int, ManifestObject] = {}
@@ -143,27 +142,39 @@ class Saver:
         self._vault.list_all(self._engine.node, self._listed)
 
     def _listed(self) -> None:
+        engine = self._engine
+        if engine.core.mode is not Mode.FOUNDING:
+            # It is not on this replica any more; if it is again, it is asked again.
+            self._looks = False
+            return
         number = max(self._vault.claims, default=0) + 1
-        base = next(iter(self._vault.trunk(self._early)), None)
-        self._vault.put_claim(self._engine.node, number, base, lambda done: self._claimed(number, base, done))
+        claim = ClaimObject(next(iter(self._vault.trunk()), None), engine.view.number)
+        # Between the decision and the put, anything may happen to it.
+        self._sim.world.after(0.001, engine.node, self._put_claim, number, claim)
+        if self._sim.on_claim is not None:
+            self._sim.on_claim(engine.node)
 
-    def _claimed(self, number: int, base: Checkpoint | None, done: bool) -> None:
+    def _put_claim(self, number: int, claim: ClaimObject) -> None:
+        self._vault.put_claim(
+            self._engine.node, number, claim, lambda done: self._claimed(number, claim, done)
+        )
+
+    def _claimed(self, number: int, claim: ClaimObject, done: bool) -> None:
         if self._engine.over:
             return
         if not done:
             self._vault.list_all(self._engine.node, self._listed)
         else:
-            self._vault.list_all(self._engine.node, lambda: self.look_again(number, base))
+            self._vault.list_all(self._engine.node, lambda: self.look_again(number, claim))
 
-    def look_again(self, number: int, base: Checkpoint | None) -> None:
+    def look_again(self, number: int, claim: ClaimObject) -> None:
         if self._engine.over:
             return
-        if self._vault.newest_before(number, self._early) != base:
-            self._early.add(number)
-            self._vault.early.add(number)
+        too_late = self._vault.is_void(number) or self._engine.view.number != claim.view
+        if too_late or self._vault.newest_before(number) != claim.base:
             self._listed()
         else:
-            self.begin(number, base)
+            self.begin(number, claim.base)
 
     def begin(self, claim: int, base: Checkpoint | None) -> None:
         engine = self._engine

@@ -54,6 +54,7 @@ class Cast:
     engine: Callable[..., Engine] = Engine
     doubts: Callable[[Engine], Doubts] = Doubts
     saver: Callable[[Engine], Saver] = Saver
+    vault: Callable[[Simulation], SimVault] = SimVault
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Simulation:
         self.network = Network(self.world)
         self.mesh = Mesh(self.world, self.network)
         self.store = SimStore(self.world, self.timing.lease_s)
-        self.vault = SimVault(self)
+        self.vault = self.cast.vault(self)
         self.checkers = Checkers(self)
         self.history = History(self)
         self.store.on_commit = self.checkers.committed
@@ -109,6 +110,7 @@ class Simulation:
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
         self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
         self.on_manifest_sent: Callable[[], None] | None = None
+        self.on_claim: Callable[[ReplicaNode], None] | None = None
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
 

@@ -6,9 +6,9 @@ The promises of checkpoints are checked where they are made:
   all of them are of one state.
 - *Nobody commits who may not*: when it arrives, its intent is in the coordinator's document.
 - *Only what is stable is saved*: see `History.saves`.
-- *At most one lineage goes on*: whoever begins to train from storage holds the newest claim, and goes on from
-  the newest checkpoint that was committed before that claim, along one trunk. So nothing is lost that was
-  committed, and what a writer that was cut off commits later leads nowhere.
+- *Nothing is lost that was committed*: a checkpoint that was committed while nobody else had claimed the
+  right to is in the past of everybody who begins under a later claim.
+- *A run does not shut itself out*: a replica that is in the view is never refused to commit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
+from outlast.protocol.trunk import Base, Checkpoint, Origin, before_claim, comes_too_late, walk_trunk
 from outlast.protocol.views import Intent
 from outlast.sim.checkers import require
 from outlast.sim.world import Node
 
 if TYPE_CHECKING:
+    from outlast.sim.replica import ReplicaNode
     from outlast.sim.simulation import Simulation
 
 
@@ -34,6 +35,13 @@ class StripeObject:
     digest: int
     place: int
     count: int
+
+
+@dataclass(frozen=True)
+class ClaimObject:
+    base: Checkpoint | None
+    view: int
+    """In which its maker was to say what the lineage begins with."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +66,20 @@ class SimVault:
         self.completed_in: dict[int, int] = {}
         """Record → the view in which it was made."""
         self.stripes: set[StripeObject] = set()
-        self.claims: dict[int, Checkpoint | None] = {}
+        self.claims: dict[int, ClaimObject] = {}
         self.manifests: dict[Checkpoint, ManifestObject] = {}
         self.commits = 0
         self.resumes = 0
         """Beginnings of a lineage from a checkpoint."""
+        self.detained_s = 0.0
+        """How much later than others the next manifest arrives."""
         self._says: dict[int, bool] = {}
-        self.early: set[int] = set()
-        """Claims that their makers found to be too early: they count for nobody."""
+        self._lawful: list[Checkpoint] = []
+        """What was committed while there was no newer claim than its own."""
         self._before: dict[int, tuple[Checkpoint, ...]] = {}
-        """Claim → what was committed when it was made."""
+        """Claim → what was lawful when it was made."""
+        self._begun: dict[int, Checkpoint | None] = {}
+        """Claim → what its holder began to train from."""
 
     def says_save(self, record: int) -> bool:
         """Whether the record says that the state after its step is saved; the same for all who ask. Members
@@ -78,37 +90,56 @@ class SimVault:
         return self._says[record]
 
     def base_of(self, number: int) -> Base:
-        return self.claims[number]
+        return self.claims[number].base
 
-    def trunk(self, without: set[int]) -> list[Checkpoint]:
-        return list(walk_trunk(self.claims.keys() - without, self.manifests, self.base_of))
+    def superseded(self, number: int) -> bool:
+        """Whether the holder of this claim may commit nothing any more."""
+        return any(later > number and not self._too_late(later, number) for later in self.claims)
 
-    def newest_before(self, number: int, without: set[int]) -> Checkpoint | None:
-        claims = self.claims.keys() - without
-        return next(before_claim(number, claims, self.manifests, self.base_of), None)
+    def is_void(self, number: int) -> bool:
+        """Whether this claim was made for a view that was over by then."""
+        return any(earlier < number and self._too_late(number, earlier) for earlier in self.claims)
+
+    def _too_late(self, number: int, earlier: int) -> bool:
+        return comes_too_late(Origin("", self.claims[number].view), Origin("", self.claims[earlier].view))
+
+    def trunk(self) -> list[Checkpoint]:
+        return list(walk_trunk(self.claims, self.manifests, self.base_of))
+
+    def newest_before(self, number: int) -> Checkpoint | None:
+        return next(before_claim(number, self.claims, self.manifests, self.base_of), None)
 
     # Requests. Each arrives after a while, whatever has become of its sender; the answer comes later.
 
     def put_stripe(self, node: Node, stripe: StripeObject, answer: Callable[[bool], None]) -> None:
         self._call(node, lambda: self.stripes.add(stripe), answer)
 
-    def put_manifest(self, node: Node, manifest: ManifestObject, answer: Callable[[bool], None]) -> None:
-        if max(self.claims, default=0) > manifest.checkpoint.claim:
+    def put_manifest(
+        self, node: ReplicaNode, manifest: ManifestObject, answer: Callable[[bool], None]
+    ) -> None:
+        if self.superseded(manifest.checkpoint.claim):
             # Looked at before the put; another claim may still come in between.
+            document = self._sim.store.document
+            # A shadow that followed a lineage which is over is about to find out.
+            member = document.view.member(node.replica) if document is not None else None
+            require(
+                member is None or member.incarnation != node.core.incarnation,
+                f"{node.name} is in the view, and may not commit any more: its run has claimed again",
+            )
             self._sim.world.after(0.01, node, answer, False)
             return
-        self._call(node, lambda: self._commit(manifest), answer)
+        late_s, self.detained_s = self.detained_s, 0.0
+        self._call(node, lambda: self._commit(manifest), answer, late_s)
         if self._sim.on_manifest_sent is not None:
             self._sim.on_manifest_sent()
 
-    def put_claim(
-        self, node: Node, number: int, base: Checkpoint | None, answer: Callable[[bool], None]
-    ) -> None:
+    def put_claim(self, node: Node, number: int, claim: ClaimObject, answer: Callable[[bool], None]) -> None:
         def apply() -> bool:
             if number in self.claims:
                 return False
-            self.claims[number] = base
-            self._before[number] = tuple(self.manifests)
+            self.claims[number] = claim
+            self._before[number] = tuple(self._lawful)
+            self._sim.world.note("vault", f"has {claim} as number {number}")
             return True
 
         self._call(node, apply, answer)
@@ -116,13 +147,15 @@ class SimVault:
     def list_all(self, node: Node, answer: Callable[[], None]) -> None:
         self._sim.world.after(self._delay(), node, answer)
 
-    def _call(self, node: Node, apply: Callable[[], object], answer: Callable[[bool], None]) -> None:
+    def _call(
+        self, node: Node, apply: Callable[[], object], answer: Callable[[bool], None], late_s: float = 0.0
+    ) -> None:
         chance = self._sim.world.chance
         fails = chance.random() < self._failures
         happens = not fails or chance.random() < 0.5
         outcome: list[object] = []
         if happens:
-            self._sim.world.after(self._delay(), None, lambda: outcome.append(apply()))
+            self._sim.world.after(late_s + self._delay(), None, lambda: outcome.append(apply()))
 
         def answered() -> None:
             done = bool(outcome) and outcome[0] is not False
@@ -154,19 +187,33 @@ class SimVault:
         if manifest.checkpoint not in self.manifests:
             self.manifests[manifest.checkpoint] = manifest
             self.commits += 1
+            if not self.superseded(manifest.checkpoint.claim):
+                self._lawful.append(manifest.checkpoint)
             self._sim.world.note("vault", f"{manifest.checkpoint} is committed")
         return self.manifests[manifest.checkpoint].digest == manifest.digest
 
     def begins(self, who: str, claim: int, base: Checkpoint | None, digest: int) -> None:
         """Somebody begins to train, under this claim, from that checkpoint."""
-        newest = max(self.claims)
         self.resumes += base is not None
-        committed = [c for c in self._before[claim] if c in self.manifests]
-        trunk = before_claim(claim, self.claims.keys() - self.early, committed, self.base_of)
-        best = next(trunk, None)
-        require(best == base, f"{who} goes on from {base}, but {best} was committed before claim {claim}")
+        self._begun[claim] = base
+        past = self._past(base)
+        for committed in self._before[claim]:
+            require(
+                committed in past,
+                f"{who} goes on from {base} under claim {claim}, before which {committed} was committed",
+            )
         require(
             base is None or self.manifests[base].digest == digest,
             f"{who} goes on from {base} in another state than was saved",
         )
-        self._sim.world.note(who, f"begins from {base} under claim {claim} (the newest is {newest})")
+        self._sim.world.note(
+            who, f"begins from {base} under claim {claim} (the newest is {max(self.claims)})"
+        )
+
+    def _past(self, base: Checkpoint | None) -> set[Checkpoint]:
+        """All that was gone through on the way to this checkpoint, as it happened."""
+        past: set[Checkpoint] = set()
+        while base is not None:
+            past |= {c for c in self.manifests if c.claim == base.claim and c.step <= base.step}
+            base = self._begun[base.claim]
+        return past

@@ -437,7 +437,7 @@ class Engine:
         self.conduct.founding = False
         step = 0
         if self._saving is not None:
-            lineage = self.view.lineage
+            lineage, view = self.view.lineage, 0
             gathering = self._supply.gathering = Gathering(
                 self.view, self._core.replica, self._changed, self._post.send, self.conduct.header
             )
@@ -448,7 +448,7 @@ class Engine:
                     found = self._saving.begin(
                         lineage, self._intents(), gathering, lambda: self._may_found(lineage)
                     )
-                    step = self._restore(found)
+                    step, view = self._restore(found), found.claim.view
             except SaveGivenUp:
                 log.info("replica %d is not the one to begin with any more", self._core.replica)
                 # Unless the coordinator was only quicker to tell of a view than this replica to adopt it.
@@ -458,6 +458,11 @@ class Engine:
             finally:
                 self._supply.gathering = None
                 self._enter(Phase.STARTING)
+            if view != self.view.number:
+                # In a view between the two another one may have made a claim of its own. Then this replica's
+                # is superseded, and there would be no checkpoints; so it makes another.
+                self.conduct.founding = self._steps.mode is Mode.FOUNDING
+                return
         actions = self.conduct.participant.founded(step, time.monotonic())
         if actions:
             # A change of views may have asked for the same thing again meanwhile, and a state that members of
@@ -492,18 +497,19 @@ class Engine:
         status = self._ask()
         return status.intents if status is not None else ()
 
-    def _may_found(self, lineage: int) -> bool:
-        """Whether it still is on this replica to begin. It may have been stopped while it looked for a
-        checkpoint, and evicted: the others must not be superseded by a claim that comes too late. So the
-        coordinator is asked, who knows."""
+    def _may_found(self, lineage: int) -> int | None:
+        """In which view it is on this replica to begin; None if it is on somebody else by now. It may have
+        been stopped while it looked for a checkpoint, and evicted; so the coordinator is asked, who knows.
+        If it is stopped after that, its claim is known by the view to come too late."""
         status = self._ask()
         with self._changed:
             if self._steps.mode is not Mode.FOUNDING or self.view.lineage != lineage:
-                return False
+                return None
+            here = self.view.number
             if status is None:
-                return True
+                return here
             mine = status.view.holds(self._core.replica, self._core.incarnation)
-            return mine and status.view.lineage == lineage
+            return here if mine and status.view.lineage == lineage else None
 
     def _ask(self) -> Status | None:
         """How the job stands, as the coordinator says now; None for one who has none."""

@@ -2,7 +2,8 @@
 
     the newest one that loads ──▶ claim: I go on from it ──▶ look again ──▶ begin
                ▲                                                 │
-               └──── a newer one was committed in between ◄──────┘
+               └─── a newer one was committed in between, ◄──────┘
+                    or the view is another one by now
 
 A checkpoint that is damaged, or not to be trusted, is named and passed over. A storage that does not answer
 is another matter: to begin without it could mean to begin from nothing, so that is an error.
@@ -49,17 +50,16 @@ def find_beginning(
     intents: Collection[Intent],
     process: Process,
     gathering: Gathering | None = None,
-    may_claim: Callable[[], bool] = lambda: True,
+    may_claim: Callable[[], int | None] = lambda: 0,
 ) -> Beginning:
     """Load the newest good checkpoint into memory, and claim the right to go on from it.
 
-    SaveGivenUp if `may_claim`, which is asked just before, says that somebody else is to do so."""
+    `may_claim` is asked just before, and says in which view it is on this replica to do so. SaveGivenUp if
+    it says None: then it is on somebody else."""
     found: tuple[Checkpoint, Manifest, Assembly] | None = None
-    # Our own claims that came too early: what they go on from is not the newest, so they do not count.
-    early: set[int] = set()
     for _ in range(LOOKS_MOST):
         rejected: dict[Checkpoint, str] = {}
-        for checkpoint in tiers.trunk(without=early):
+        for checkpoint in tiers.trunk():
             if found is not None and found[0] == checkpoint:
                 break
             loaded = _load(tiers, checkpoint, run, intents, rejected, gathering)
@@ -70,14 +70,17 @@ def find_beginning(
             if rejected:
                 raise nothing_good(tiers, list(rejected.values()))
         base = found[0] if found is not None else None
-        if not may_claim():
+        view = may_claim()
+        if view is None:
             raise SaveGivenUp("somebody else is to say what this lineage begins with")
-        claim = tiers.claim(run=run, lineage=lineage, base=base, process=process)
-        now = next((c for c in tiers.trunk(before=claim.number, without=early) if c not in rejected), None)
-        if now == base:
+        claim = tiers.claim(run=run, lineage=lineage, view=view, base=base, process=process)
+        now = next((c for c in tiers.trunk(before=claim.number) if c not in rejected), None)
+        if now != base:
+            log.warning("a newer checkpoint was committed while this run looked for one; looking again")
+        elif tiers.came_too_late(claim):
+            log.warning("this replica was too late with its claim; looking again")
+        else:
             return Beginning(claim, *found[1:]) if found is not None else Beginning(claim)
-        early.add(claim.number)
-        log.warning("a newer checkpoint was committed while this run looked for one; looking again")
     raise nothing_good(tiers, ["others keep writing to it"])
 
 

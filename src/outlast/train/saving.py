@@ -368,7 +368,7 @@ class Saving:
         lineage: int,
         intents: Iterable[Intent],
         gathering: Gathering,
-        may_claim: Callable[[], bool],
+        may_claim: Callable[[], int | None],
     ) -> Beginning:
         """What the lineage begins with; takes as long as reading a checkpoint does."""
         found = find_beginning(

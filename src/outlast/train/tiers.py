@@ -9,7 +9,7 @@ whole. A claim is made in all of them, so that a writer that was cut off is refu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from outlast.errors import NoCheckpoint, ObjectDamaged, ObjectMissing, SaveGivenUp, VaultTaken
 from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
@@ -35,15 +35,14 @@ class Tiers:
     def url(self) -> str:
         return " and ".join(vault.storage.url for vault in self.vaults)
 
-    def trunk(self, before: int | None = None, without: Collection[int] = ()) -> Iterator[Checkpoint]:
-        """What a start may go on from, newest first; or could when it made the claim `before`. Claims that
-        led to nothing, `without`, are taken as not made."""
-        claims = {number for vault in self.vaults for number in vault.claims()} - set(without)
+    def trunk(self, before: int | None = None) -> Iterator[Checkpoint]:
+        """What a start may go on from, newest first; or whoever made the claim `before`."""
+        claims = {number for vault in self.vaults for number in vault.claims()}
         names = {name for vault in self.vaults for name in vault.manifests()}
         checkpoints = {found for name in names if (found := checkpoint_of(name))}
         if before is None:
-            return walk_trunk(claims, checkpoints, self._base_of)
-        return before_claim(before, claims, checkpoints, self._base_of)
+            return walk_trunk(claims, checkpoints, self._base_of, self._goes_back)
+        return before_claim(before, claims, checkpoints, self._base_of, self._goes_back)
 
     def copies(self, checkpoint: Checkpoint) -> Iterator[tuple[Vault, Manifest]]:
         """The places that have this checkpoint's manifest whole, the nearest first."""
@@ -56,7 +55,9 @@ class Tiers:
             except ObjectDamaged as error:
                 log.warning("%s is passed over: %s", name, error)
 
-    def claim(self, *, run: str, lineage: int, base: Checkpoint | None, process: Process) -> Claim:
+    def claim(
+        self, *, run: str, lineage: int, view: int = 0, base: Checkpoint | None, process: Process
+    ) -> Claim:
         """The right to go on from `base`, in all places. The first decides; the others follow."""
         name = manifest_name(*base) if base is not None else None
         newest = [vault.newest_claim() for vault in self.vaults]
@@ -65,7 +66,9 @@ class Tiers:
             if number > newest[0]:
                 # Somebody has used it without the first one.
                 vault.refuse_if_held(number, run)
-        claim = self.first.make_claim(run=run, lineage=lineage, base=name, above=above, process=process)
+        claim = self.first.make_claim(
+            run=run, lineage=lineage, view=view, base=name, above=above, process=process
+        )
         for vault in self.vaults[1:]:
             if not vault.storage.create(claim_name(claim.number), encode_claim(claim)):
                 raise VaultTaken(
@@ -89,6 +92,13 @@ class Tiers:
             stored = memory if not chunk.codec else self.first.storage.get(name, chunk.stored_bytes)
             vault.storage.put(name, stored)
         vault.commit(manifest)
+
+    def came_too_late(self, claim: Claim) -> bool:
+        """Whether the run has claimed in a later view before this claim was made."""
+        return self.first.came_too_late(claim)
+
+    def _goes_back(self, number: int) -> bool:
+        return any(vault.goes_back(number) for vault in self.vaults)
 
     def _base_of(self, number: int) -> Base:
         for vault in self.vaults:

@@ -15,7 +15,7 @@ from outlast.errors import (
     VaultTaken,
 )
 from outlast.state.vault.manifest import Claim, Manifest, decode_claim, encode_manifest
-from outlast.state.vault.names import chunk_name, claim_name, manifest_name
+from outlast.state.vault.names import beat_name, chunk_name, claim_name, manifest_name
 from outlast.state.vault.occupancy import Process, Watch
 from outlast.state.vault.sealing import laid_out, seal_of
 from outlast.state.vault.vault import Vault
@@ -301,11 +301,41 @@ def test_a_manifest_put_late_is_off_the_trunk() -> None:
     def overtake(call: str, key: str) -> None:
         if call == "create":
             storage.before = lambda call, key: None
-            claimed(Vault(storage), run="the next", base=manifest_name(1, 10))
+            taken.append(claimed(Vault(storage), run="the next", base=manifest_name(1, 10)))
 
+    taken: list[Claim] = []
     storage.before = overtake
     vault.commit(late)
-    assert vault.trunk() == [manifest_name(1, 10)] and len(vault.manifests()) == 2
+    assert vault.trunk() == [manifest_name(1, 20), manifest_name(1, 10)], "nothing hangs on the next one yet"
+    save(vault, taken[0], 15)
+    assert vault.trunk() == [manifest_name(2, 15), manifest_name(1, 10)] and len(vault.manifests()) == 3
+
+
+def test_a_claim_for_a_view_that_is_over_supersedes_nobody() -> None:
+    """Its maker was stopped just before the put, and evicted."""
+    vault, _ = new_vault()
+    process = dead_process()
+    first = vault.make_claim(run="run", lineage=2, view=7, base=None, process=process)
+    late = vault.make_claim(run="run", lineage=1, view=3, base=None, process=process)
+    assert vault.came_too_late(late) and not vault.came_too_late(first)
+    save(vault, first, 10)
+    vault.make_claim(run="run", lineage=3, view=9, base=manifest_name(1, 10), process=process)
+    with pytest.raises(VaultTaken, match="claim 3"):
+        save(vault, first, 20)
+
+
+def test_a_late_claim_does_not_hide_that_its_run_lives() -> None:
+    vault, storage = new_vault()
+    elsewhere = Process("elsewhere", 1, 1, "", "")
+    first = vault.make_claim(run="run", lineage=2, view=7, base=None, process=elsewhere)
+    vault.make_claim(run="run", lineage=1, view=3, base=None, process=elsewhere)
+    beats = iter(range(100))
+
+    def beat(_: float) -> None:
+        storage.objects[beat_name(first.number)] = str(next(beats)).encode()
+
+    with pytest.raises(VaultTaken, match="'run'"):
+        vault.make_claim(run="another", lineage=1, base=None, watch=Watch(beats=2, wait=beat))
 
 
 def test_known_chunks_are_there_and_whole() -> None:

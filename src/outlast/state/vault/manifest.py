@@ -100,6 +100,11 @@ class Claim(
     lineage: Count
     base: ManifestName | None
     """The checkpoint that it goes on from."""
+    view: Count = 0
+    """Of its run: the view in which its maker was to say what the lineage begins with. A claim for a view
+    that is over may come late, and supersedes none that its run has made since (`protocol/trunk.py`)."""
+    goes_back: bool = False
+    """Made on purpose to go on from an older checkpoint; it counts though nothing was saved under it yet."""
     host: Text
     process: Count
     """The number of the process that made it, which means something only with the next three."""

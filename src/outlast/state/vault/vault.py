@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from outlast.errors import CheckpointError, ObjectDamaged, ObjectMissing, StorageUnavailable, VaultTaken
-from outlast.protocol.trunk import Base, Checkpoint, walk_trunk
+from outlast.protocol.trunk import Base, Checkpoint, Origin, comes_too_late, walk_trunk
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.manifest import (
     MAX_CLAIM_BYTES,
@@ -44,6 +44,8 @@ from outlast.state.vault.occupancy import Holder, Process, Watch, find_holder
 from outlast.state.vault.search import Problems, Search
 
 CLAIM_ATTEMPTS = 16
+CLAIMS_LOOKED_AT = 16
+"""A run that lives may hold an earlier claim than its newest, but not one that is much earlier."""
 
 
 class Usage(NamedTuple):
@@ -105,6 +107,8 @@ class Vault:
         run: str,
         lineage: int,
         base: str | None,
+        view: int = 0,
+        goes_back: bool = False,
         above: int = 0,
         process: Process | None = None,
         watch: Watch | None = None,
@@ -123,6 +127,8 @@ class Vault:
                 run=run,
                 lineage=lineage,
                 base=base,
+                view=view,
+                goes_back=goes_back,
                 host=who.host,
                 process=who.pid,
                 process_started=who.started,
@@ -141,18 +147,28 @@ class Vault:
 
     def refuse_if_held(self, number: int, run: str, watch: Watch | None = None) -> None:
         """VaultTaken if this claim, the newest, is that of another run, which lives."""
-        holder = self.holder(number, watch) if number and not self._is_of(run, number) else None
+        if not number or self._is_of(run, number):
+            return
+        holder = self.holder(self._under_which_it_writes(number), watch)
         if holder is not None:
             raise VaultTaken(
                 f"Another job writes checkpoints to {self.storage.url}: {holder}. End that job first, or "
                 "give this one a URL of its own."
             )
 
+    def came_too_late(self, claim: Claim) -> bool:
+        """Whether another claim of the same run, for a later view, was made before this one."""
+        return self._under_which_it_writes(claim.number) != claim.number
+
     def refuse_if_superseded(self, claim: int) -> None:
-        """VaultTaken if there is a newer claim than this."""
-        newest = self.newest_claim()
-        if newest > claim:
-            newer = self._claim_or_none(newest)
+        """VaultTaken if there is a newer claim than this, other than one of the same run that came late."""
+        own: Claim | None = None
+        for newest in sorted(self._claim_numbers(self.claims(), self.manifests()), reverse=True):
+            if newest <= claim:
+                return
+            own, newer = own or self._claim_or_none(claim), self._claim_or_none(newest)
+            if own and newer and comes_too_late(_origin(newer), _origin(own)):
+                continue
             who = f"the run {newer.run!r} on {newer.host} (process {newer.process})" if newer else "somebody"
             raise VaultTaken(
                 f"Since claim {claim} was made, {who} has taken over {self.storage.url} (claim {newest}). "
@@ -224,8 +240,32 @@ class Vault:
         def base_of(number: int) -> Base:
             return self._base_of(number, [c for c in checkpoints if c.claim == number], problems)
 
-        for checkpoint in walk_trunk(claims, checkpoints, base_of):
+        def goes_back(number: int) -> bool:
+            return self.goes_back(number, problems)
+
+        for checkpoint in walk_trunk(claims, checkpoints, base_of, goes_back):
             yield manifest_name(*checkpoint)
+
+    def goes_back(self, number: int, problems: Problems | None = None) -> bool:
+        """Whether this claim was made on purpose to go on from an older checkpoint."""
+        try:
+            return self.read_claim(number).goes_back
+        except (ObjectDamaged, ObjectMissing) as error:
+            if problems is not None:
+                problems.note(claim_name(number), str(error))
+            return False
+
+    def _under_which_it_writes(self, number: int) -> int:
+        """The claim that counts of those which the maker of this one, the newest, made before any other."""
+        newest = best = self._claim_or_none(number)
+        before = [other for other in reversed(self.claims()) if other < number]
+        for other in before[:CLAIMS_LOOKED_AT] if newest else ():
+            claim = self._claim_or_none(other)
+            if claim is None or newest is None or best is None or claim.run != newest.run:
+                break
+            if comes_too_late(_origin(best), _origin(claim)):
+                best = claim
+        return best.number if best else number
 
     def _base_of(self, number: int, own: Collection[Checkpoint], problems: Problems) -> Base:
         try:
@@ -273,6 +313,10 @@ class Vault:
 
     def _where(self, name: str) -> str:
         return f"{name} in {self.storage.url}"
+
+
+def _origin(claim: Claim) -> Origin:
+    return Origin(claim.run, claim.view)
 
 
 def now_as_text() -> str:
