@@ -308,7 +308,7 @@ class StepCore:
     def abandons(self, planned: View, lost: frozenset[int]) -> bool:
         """Whether to follow a planned view out of step: somebody who leaves with it is gone already. One that
         has left the loop of steps has said its last word of this view with that."""
-        parts = self._parts.get(self.step, {})
+        parts = self._parts.get((self.step, Trial.FIRST), {})
         done = {replica for replica, part in parts.items() if part.closing}
         leaving = {m.replica for m in self.view.members if planned.member(m.replica) is None}
         return bool(leaving & lost - done)
