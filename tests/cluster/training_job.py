@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import outlast
 from outlast import crashpoints, rules
 from outlast.kinship import children_of
+from outlast.mesh.round import Round
 from outlast.state.digest import state_digest
 from outlast.testing.crash import crash_by_plan
 from outlast.wire.handover import handover
@@ -37,8 +38,9 @@ GLOBAL_BATCH = 24
 class Noisy(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """Each look at a sample draws from every generator."""
 
-    def __init__(self) -> None:
+    def __init__(self, bad: int = -1) -> None:
         self._x = torch.randn(SAMPLES, 16, generator=torch.Generator().manual_seed(5))
+        self._bad = bad
 
     def __len__(self) -> int:
         return SAMPLES
@@ -47,6 +49,8 @@ class Noisy(torch.utils.data.Dataset[tuple[Tensor, int]]):
         x = self._x[index]
         sign = -1.0 if random.random() < 0.1 else 1.0
         noise = torch.randn(16) * 0.1 + float(np.random.rand()) * 0.1
+        if index == self._bad:
+            noise = noise * float("nan")
         return x * sign + noise, int(x.sum() > 0)
 
 
@@ -84,6 +88,21 @@ def strike_at(place: str, *, everything: bool) -> None:
     crashpoints.armed = strike
 
 
+def lie_at(step: int, replica: int) -> None:
+    """Once, flip the lowest bit of a sum that this replica owns, before it is sent."""
+    publish = Round.publish
+    lied: list[int] = []
+
+    def lie(round_: Round, bucket: int) -> None:
+        if round_.plan.replica == replica and round_.step >= step and not lied:
+            lo, _ = round_.plan.slice_of(replica, bucket)
+            round_.record.view(torch.int32)[lo] ^= 1
+            lied.append(bucket)
+        publish(round_, bucket)
+
+    Round.publish = lie  # type: ignore[method-assign]
+
+
 def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
@@ -102,6 +121,14 @@ def main() -> None:
     arguments.add_argument("--strike-coordinator", default="", metavar="POINT@STEP", help="only that dies")
     arguments.add_argument("--checkpoints", nargs="*")
     arguments.add_argument("--every", default="auto")
+    arguments.add_argument("--audit", type=float, default=0.0)
+    arguments.add_argument(
+        "--sick", default="", metavar="STEP:REPLICA:SHARDS", help="it computes NaN from there"
+    )
+    arguments.add_argument(
+        "--lies", default="", metavar="STEP:REPLICA", help="it flips a bit of its sum there"
+    )
+    arguments.add_argument("--bad-sample", type=int, default=-1, help="one that makes NaN for everybody")
     arguments.add_argument("--fail", default="", metavar="STEP:REPLICA", help="an error of the script's own")
     options = arguments.parse_args()
     crash_by_plan(options.crash)
@@ -109,6 +136,9 @@ def main() -> None:
         strike_at(options.power_cut, everything=True)
     if options.strike_coordinator:
         strike_at(options.strike_coordinator, everything=False)
+    sickness = [int(word) for word in options.sick.split(":")] if options.sick else [10**9, -1, 0]
+    if options.lies:
+        lie_at(*map(int, options.lies.split(":")))
     fail_step, _, fail_replica = options.fail.partition(":")
     paced = options.pace > 0
 
@@ -116,7 +146,9 @@ def main() -> None:
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 15, 0.8)
-    data = outlast.Data(Noisy(), global_batch=GLOBAL_BATCH, seed=7, num_workers=options.workers)
+    data = outlast.Data(
+        Noisy(options.bad_sample), global_batch=GLOBAL_BATCH, seed=7, num_workers=options.workers
+    )
     with outlast.join(
         model=model,
         optimizer=optimizer,
@@ -124,6 +156,7 @@ def main() -> None:
         state={"schedule": schedule},
         shards=options.shards,
         rule=RULES.get(options.rule),
+        audit=options.audit,
         ledger=options.ledger,
         checkpoints=options.checkpoints or None,
         every=int(options.every) if options.every.isdigit() else options.every,
@@ -135,12 +168,17 @@ def main() -> None:
                     time.sleep(options.pace if step.number < options.steps // 2 else 3 * options.pace)
                 if str(step.number) == fail_step and fail_replica in ("all", str(job.replica)):
                     raise RuntimeError(f"a mistake at step {step.number}")
-                step.backward(nn.functional.cross_entropy(model(x), y))
+                loss = nn.functional.cross_entropy(model(x), y)
+                if step.number >= sickness[0] and job.replica == sickness[1] and sickness[2]:
+                    sickness[2] -= 1
+                    loss = loss * float("nan")
+                step.backward(loss)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
             paced = paced and not (options.enough is not None and options.enough.exists())
+    print("SCREENED", job.screened, flush=True)
     print("HASH", state_digest(model, optimizer), flush=True)
 
 

@@ -19,10 +19,10 @@ SCRIPT = str(Path(__file__).with_name("training_job.py"))
 
 
 @functools.cache
-def hash_alone(steps: int, shards: int, rule: str | None = None) -> str:
+def hash_alone(steps: int, shards: int, rule: str | None = None, *more: str) -> str:
     """The hash of a run without faults, in one process that is started by hand."""
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--steps", str(steps), "--shards", str(shards), *_following(rule)],
+        [sys.executable, SCRIPT, "--steps", str(steps), "--shards", str(shards), *_following(rule), *more],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -46,6 +46,7 @@ class TrainingRun(LocalCluster):
         steps: int = 400,
         shards: int | None = None,
         rule: str | None = None,
+        data: tuple[str, ...] = (),
         pace_s: float = 0.06,
         ledgers: Path | None = None,
         options: tuple[str, ...] = (),
@@ -55,10 +56,12 @@ class TrainingRun(LocalCluster):
         self._replicas = replicas
         self._shards = shards or replicas
         self._rule = rule
+        self._data = data
+        """Options that a run without faults needs as well, to have the same data."""
         self.ledgers = ledgers or self.home / "ledgers"
         self._enough = self.home / "enough"
         self._command += [SCRIPT, "--steps", str(steps), "--shards", str(self._shards), *script_options]
-        self._command += _following(rule)
+        self._command += [*_following(rule), *data]
         self._command += ["--pace", str(pace_s), "--enough", str(self._enough), "--ledger", str(self.ledgers)]
 
     def wait_until(self, what: str, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
@@ -89,7 +92,7 @@ class TrainingRun(LocalCluster):
 
     def check_result(self) -> None:
         hashes = set(re.findall(r"HASH (\w+)", self.said("stdout")))
-        assert hashes == {hash_alone(self._steps, self._shards, self._rule)}, self.said()
+        assert hashes == {hash_alone(self._steps, self._shards, self._rule, *self._data)}, self.said()
         audit = merge_ledgers(sorted(self.ledgers.glob("*.ledger")))
         assert audit.ok and audit.steps == self._steps, audit.describe() + self.said()
         assert self.processes() == []

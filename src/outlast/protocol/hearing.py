@@ -27,6 +27,9 @@ from outlast.protocol.tree import Node
 from outlast.protocol.views import Charge, View
 
 
+_OPEN = ". Nobody can tell which of them is wrong"
+
+
 @dataclass(frozen=True)
 class Hearing:
     """What is heard, and by whom."""
@@ -148,7 +151,10 @@ def hear(
             verdict.left_out.append(node)
         elif witnesses[0] == holder:
             verdict.replaced[node] = 1
-            verdict.undecided.append(f"replica {holder} computed {shards} twice, with different results")
+            verdict.undecided.append(
+                f"replica {holder} computed {shards} twice, with different results. The one that is sane counts; "
+                "its machine is not to be trusted"
+            )
         elif exact:
             verdict.blamed.append(
                 Blame(holder, f"replica {witnesses[0]} computed {shards} again, with another result")
@@ -160,7 +166,7 @@ def hear(
         return
     odd = _odd_one((*witnesses, holder), (*versions[1:], versions[0]), said_first=versions[0])
     if odd is None:
-        verdict.undecided.append(f"replicas {_listed({holder, *witnesses})} disagree about {shards}")
+        verdict.undecided.append(f"replicas {_listed({holder, *witnesses})} disagree about {shards}{_OPEN}")
     else:
         others = _listed({holder, *witnesses} - {odd}) or str(odd)
         verdict.blamed.append(Blame(odd, f"an audit of {shards} by replica {others} had another result"))
@@ -177,9 +183,9 @@ def audit(
     each auditor came to."""
     auditors = hearing.auditors[owner]
     published = held[owner]
-    if len({*held.values(), *reduced.values()}) == 1:
-        return
     results = [reduced[auditor] for auditor in auditors]
+    if len({*held.values(), *results}) == 1:
+        return
     misled = [m for m in sorted(held) if held[m] != published]
     if len(set(results)) == 1 and results[0] == published:
         # The owner's own copy is right. What others hold may be its fault, or their own.
@@ -187,12 +193,16 @@ def audit(
             verdict.blamed.append(Blame(owner, f"it gave other sums to replicas {_listed(misled)}"))
         else:
             verdict.reduce_again = True
-            verdict.undecided.append(f"replica {_listed(misled)} holds other sums than {owner} published")
+            verdict.undecided.append(
+                f"replica {_listed(misled)} holds other sums than replica {owner} published{_OPEN}"
+            )
         return
     odd = _odd_one(auditors, results, said_first=published)
     if odd is None:
         verdict.reduce_again = True
-        verdict.undecided.append(f"replicas {_listed(auditors)} disagree about the sums of replica {owner}")
+        verdict.undecided.append(
+            f"replicas {_listed(auditors)} disagree about the sums of replica {owner}{_OPEN}"
+        )
     else:
         others = _listed(set(auditors) - {odd})
         what = "its sums are" if odd == owner else f"its audit of replica {owner}'s sums is"

@@ -166,6 +166,9 @@ class StepCore:
         self.pending = 0
         if view.member(self.replica) is None:
             self.mode = Mode.LEARNING
+            if self.newest != BLANK and before.lineage < view.lineage:
+                # The new lineage does its steps anew; what it feeds must not be taken for what follows here.
+                return [Lost(f"its state is that of lineage {before.lineage}, which is over")]
             return []
         if in_band and was is Mode.RUNNING:
             return self._switched(before)

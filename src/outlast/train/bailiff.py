@@ -73,4 +73,4 @@ class Bailiff:
                 view.shards[node.lo],
             )
         for what in verdict.undecided:
-            log.log(level, "step %d: %s. Nobody can tell who is wrong", step, what)
+            log.log(level, "step %d: %s", step, what)

@@ -173,11 +173,8 @@ class Court:
 
     def slot(self, sender: int, place: int, bucket: int, node: Node, size: int) -> memoryview:
         """Where something that is shown here belongs."""
-        if (
-            bucket >= len(self._plan.bounds)
-            or place >= len(self._plan.owners)
-            or node not in self._plan.holder
-        ):
+        known = node in self._plan.holder or (node.size == 1 and node.hi <= len(self._plan.view.shards))
+        if bucket >= len(self._plan.bounds) or place >= len(self._plan.owners) or not known:
             raise ProtocolError(f"replica {sender} shows something in a hearing that there is not")
         lo, hi = self._plan.slice_of(self._plan.owners[place], bucket)
         rows = self._evidence.setdefault((place, sender, node), {})
