@@ -12,6 +12,7 @@ from outlast.protocol.member import MemberCore
 from outlast.protocol.saving import SaveCore
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
+from outlast.protocol.verifying import Verifying
 from outlast.protocol.views import JobSpec, Seat
 from outlast.sim.checkers import Checkers, Violation
 from outlast.sim.engine import Engine
@@ -23,6 +24,7 @@ from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode
 from outlast.sim.replica import ReplicaNode
 from outlast.sim.saver import Saver
 from outlast.sim.store import SLOWEST_REQUEST_S, SimStore
+from outlast.sim.truth import Truth
 from outlast.sim.vault import SimVault
 from outlast.sim.world import World
 
@@ -43,6 +45,7 @@ class Cast:
     member: Callable[..., MemberCore] = MemberCore
     steps: Callable[[int], StepCore] = StepCore
     saves: Callable[[int], SaveCore] = SaveCore
+    verifying: Callable[[], Verifying] = Verifying
     engine: Callable[..., Engine] = Engine
     saver: Callable[[Engine], Saver] = Saver
 
@@ -56,6 +59,7 @@ class Verdict:
     steps: int
     commits: int
     resumes: int
+    returns: int
     back_after_s: float
 
     @property
@@ -86,6 +90,10 @@ class Simulation:
         self.vault = SimVault(self)
         self.checkers = Checkers(self)
         self.history = History(self)
+        self.truth = Truth(self)
+        # Drawn apart, too, like the shadows.
+        self.compare_every = random.Random(f"verify-{seed}").choice([0, 1, 3, 10])
+        """After so many steps states are compared; 0 for a job that compares none."""
         self.store.on_commit = self.checkers.committed
         self.coordinators = [CoordinatorNode(self, f"coordinator-{i}") for i in range(chance.randint(1, 3))]
         machines = chance.randint(1, min(3, replicas))
@@ -135,6 +143,10 @@ class Simulation:
         # A connection that broke is broken for the rest of the view, however long that takes.
         return bool(node.engine.broken) or any(seat.replica in n.engine.broken for n in self.replicas())
 
+    def is_due(self, step: int) -> bool:
+        """Whether it is time to compare states, or to save one, which is compared, too."""
+        return self.compare_every > 0 and step % self.compare_every == 0
+
     def leaves(self, seat: Seat) -> bool:
         return (seat.replica, seat.process) in self.asked_to_leave
 
@@ -160,6 +172,7 @@ class Simulation:
             steps=self.history.steps,
             commits=self.vault.commits,
             resumes=self.vault.resumes,
+            returns=self.truth.returns,
             back_after_s=back_after_s,
         )
 
@@ -179,7 +192,7 @@ class Simulation:
             faults.step_in()
             if self._finished():
                 return self.world.now - quiet_since
-            moves = self._all_moved(before) and self._saves_move(quiet_since)
+            moves = self._all_moved(before) and self._saves_move(quiet_since) and self.truth.nobody_is_bent()
             if self.last_step == ENDLESS and self._all_back() and moves:
                 return self.world.now - quiet_since
         back = "everybody is back" if self.last_step == ENDLESS else "the job has ended"

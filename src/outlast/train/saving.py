@@ -500,6 +500,9 @@ class Saving:
         with self._changed:
             # All went well, so nobody copies to this room or reads from it any more.
             self._room = job.room
+            if self._job is not job:
+                # Given up; and after members have gone back, another one may be at the same step.
+                return
             job.written_at = time.monotonic()
             payload = msgspec.msgpack.encode(note)
             self._act(self._participant.stripe_written(job.save.step, payload, time.monotonic()))
