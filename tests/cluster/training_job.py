@@ -64,6 +64,13 @@ class Net(nn.Module):
         return self.last(self.drop(hidden))
 
 
+def flip_bit(model: nn.Module, optimizer: torch.optim.Optimizer, what: str) -> None:
+    """The lowest bit of the mantissa of one number."""
+    parameter = list(model.parameters())[-2]
+    target = {"parameter": parameter.data, "moment": optimizer.state[parameter]["exp_avg"]}[what]
+    target.view(-1)[3:4].view(torch.int32).bitwise_xor_(1)
+
+
 def strike_at(place: str, *, everything: bool) -> None:
     """Kill others than this process at a crash point: the launcher, and with it all, or the coordinator."""
     point, _, step = place.partition("@")
@@ -102,6 +109,8 @@ def main() -> None:
     arguments.add_argument("--strike-coordinator", default="", metavar="POINT@STEP", help="only that dies")
     arguments.add_argument("--checkpoints", nargs="*")
     arguments.add_argument("--every", default="auto")
+    arguments.add_argument("--verify", default="auto")
+    arguments.add_argument("--flip", nargs="*", default=[], metavar="REPLICA@STEP:WHAT")
     arguments.add_argument("--fail", default="", metavar="STEP:REPLICA", help="an error of the script's own")
     options = arguments.parse_args()
     crash_by_plan(options.crash)
@@ -111,6 +120,11 @@ def main() -> None:
         strike_at(options.strike_coordinator, everything=False)
     fail_step, _, fail_replica = options.fail.partition(":")
     paced = options.pace > 0
+    flips = {}
+    for flip in options.flip:
+        place, _, what = flip.partition(":")
+        replica, _, number = place.partition("@")
+        flips[int(replica), int(number)] = what
 
     outlast.seed(3)
     model = Net()
@@ -126,6 +140,7 @@ def main() -> None:
         rule=RULES.get(options.rule),
         ledger=options.ledger,
         checkpoints=options.checkpoints or None,
+        verify=int(options.verify) if options.verify.isdigit() else options.verify,
         every=int(options.every) if options.every.isdigit() else options.every,
     ) as job:
         print("joined at", job.steps_done, flush=True)
@@ -140,6 +155,11 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
+            if (job.replica, step.number) in flips:
+                # Once, whatever becomes of the step: that is what makes it so hard to find.
+                what = flips.pop((job.replica, step.number))
+                flip_bit(model, optimizer, what)
+                print(f"FLIPPED {what} of replica {job.replica} after step {step.number}", flush=True)
             paced = paced and not (options.enough is not None and options.enough.exists())
     print("HASH", state_digest(model, optimizer), flush=True)
 

@@ -8,7 +8,8 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     PART       (view, step)  PartNote       all my contributions are with you
     SURVEY     (view, step)  float64        what the rule has to know of my slice, to every member
     SUM        (view, step)                 all my results are with you
-    HOLDING    (view)        step + 1       my newest record; flag 1: I train in this view already
+    HOLDING    (view)        step + 1, note my newest record; flag 1: I train in this view already
+    ENDING     (view, step)  Check          I have come to the end of the loop of steps
     WANT, GONE (view, step)                 see `protocol/steps.py`
     SWITCHED   (view)        View           members have switched to it in band
     NOTE       (step)        RecordNote     a record without its vector; SHARE: a part of the vector
@@ -30,6 +31,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from outlast.errors import ProtocolError
+from outlast.protocol.step_words import Check, Fork, Verdict
 
 NOTE_BYTES = 64 << 20
 """Bound on everything that is not bulk; the largest is the description of a state."""
@@ -57,6 +59,7 @@ class Kind(IntEnum):
     READ = 19
     CHUNK = 20
     SURVEY = 21
+    ENDING = 24
 
 
 class Way(IntEnum):
@@ -93,6 +96,7 @@ class PartNote(msgspec.Struct, frozen=True, array_like=True):
     closing: bool = False
     save: int = 0
     """Whether the state after this step should be saved: 1 for yes, 2 for not now, 0 for don't care."""
+    check: Check | None = None
 
 
 class RecordNote(msgspec.Struct, frozen=True, array_like=True):
@@ -108,10 +112,20 @@ class RecordNote(msgspec.Struct, frozen=True, array_like=True):
     """Shard → the replica that computed it."""
     save: bool = False
     """Whether the state after this step is saved: somebody wants that, and nobody is against it."""
+    verdict: Verdict = Verdict()
+
+
+class HoldingNote(msgspec.Struct, frozen=True, array_like=True):
+    """What goes with a member's newest record."""
+
+    verified: int
+    fork: Fork
 
 
 N = TypeVar("N")
 
+HOLDING = msgspec.msgpack.Decoder(HoldingNote)
+CHECK = msgspec.msgpack.Decoder(Check)
 PART = msgspec.msgpack.Decoder(PartNote)
 RECORD = msgspec.msgpack.Decoder(RecordNote)
 encode = msgspec.msgpack.Encoder().encode

@@ -33,6 +33,7 @@ from torch import Tensor
 from outlast.errors import ProtocolError
 from outlast.mesh.kinds import NodeNote, PartNote, RecordNote
 from outlast.mesh.memory import bytes_of
+from outlast.protocol.step_words import NOTHING_SAID, Verdict
 from outlast.protocol.tree import Addition, Node, cover, fold_order, leaf
 from outlast.protocol.views import View
 
@@ -276,8 +277,11 @@ class Round:
             notes[parent] = _added(notes[left], notes[right], self._merge)
         return notes[Node(0, len(self.plan.view.shards))]
 
-    def note(self) -> RecordNote:
-        """What the parts say, added up along the same tree, unless `whole` says it."""
+    def note(self, verdict: Verdict = NOTHING_SAID) -> RecordNote:
+        """What the parts say, added up along the same tree, unless `whole` says it; and what is known of the
+        state. Where states are compared, only such are saved."""
+        compared = sum(part.check is not None for part in self.parts.values()) > 1
+        wanted = {part.save for part in self.parts.values()} in ({1}, {0, 1})
         whole = self.whole if self.whole is not None else self._summed_up()
         return RecordNote(
             weight=whole.weight,
@@ -286,7 +290,8 @@ class Round:
             integers=whole.integers,
             view=self.plan.view.number,
             shards=self.plan.view.shards,
-            save={part.save for part in self.parts.values()} in ({1}, {0, 1}),
+            save=wanted and (verdict.chosen or not compared),
+            verdict=verdict,
         )
 
     def release(self) -> None:

@@ -31,6 +31,7 @@ from outlast.protocol.member import (
 from outlast.protocol.messages import Message
 from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
 from outlast.protocol.step_words import (
+    NOTHING_SAID,
     Body,
     Differ,
     Dropped,
@@ -43,7 +44,7 @@ from outlast.protocol.step_words import (
     Verdict,
     Verified,
 )
-from outlast.protocol.steps import NOTHING_SAID, StepCore
+from outlast.protocol.steps import StepCore
 from outlast.protocol.views import Charge, Intent, Member, View
 
 Action = Tell | Adopt | Deliver | FencedOff | JobOver | StepAction | SaveAction

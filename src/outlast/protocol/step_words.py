@@ -75,6 +75,10 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """The newest one behind this record."""
 
 
+NO_FORK = Fork()
+NOTHING_SAID = Verdict()
+
+
 # What members say to each other. Each travels in a frame with its view and its sender's life.
 
 
@@ -88,7 +92,7 @@ class Holding:
     view, by one who holds all there is."""
     verified: int = BLANK
     """The newest verified state of which it has a copy."""
-    fork: Fork = Fork()
+    fork: Fork = NO_FORK
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Whole:
     """The record of a step, in answer to `Want`."""
 
     step: int
-    verdict: Verdict = Verdict()
+    verdict: Verdict = NOTHING_SAID
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class Handed:
     """The record with which members switched to a view that makes you one of them."""
 
     step: int
-    verdict: Verdict = Verdict()
+    verdict: Verdict = NOTHING_SAID
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ class Completed:
     """The record of this step is held now."""
 
     step: int
-    verdict: Verdict = Verdict()
+    verdict: Verdict = NOTHING_SAID
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,11 @@ checkpoint or its own fresh model, and gives it to the others in the same way.
 
 *Going back.* Parts also say what members know of their state being right (`verifying.py`). If it is not, the
 parts are all there is of the attempt: whoever has them goes back to the newest verified state in the same
-moment, and waits in `VOID` for a view that interrupts (the driver charges those who differ; see `charges.py`).
-The newest place where the run went back is its *fork*, named by the view whose attempt was void. Members say it
-in their `Holding`, and those whose fork is older go back then: to their own copy of the state, or if they have
-none they are blank, and are given it. Every record has its fork in it, so whoever is given records of two
-branches, or has a state of the wrong one, is lost, and knows it.
+moment, and waits in `VOID` for a view that interrupts (those who differ are charged; see `charges.py`). The
+newest place where the run went back is its *fork*, named by the view whose attempt was void. Members say it
+in their `Holding`, and those whose fork is older go back then: to their own copy of the state, or if they
+have none they are blank, and are given it. Every record has its fork in it, so whoever is given records of
+two branches, or has a state of the wrong one, is lost, and knows it.
 
 At the *end of the loop* members compare the last state, too, before anybody leaves: by `Ending`, which is no
 part and acknowledges nothing.
@@ -54,6 +54,8 @@ from __future__ import annotations
 
 from outlast.protocol.step_words import (
     BLANK,
+    NO_FORK,
+    NOTHING_SAID,
     AllDone,
     Attempt,
     Body,
@@ -95,8 +97,6 @@ KEPT = 2
 KEPT_FOR_LEARNERS = 4
 """Records that a member keeps: who falls further behind gets the whole state again."""
 
-NOTHING_SAID = Verdict()
-
 PARTS_AHEAD = 64
 """Steps for which parts are kept before their time; only a member that still catches up is ahead by many."""
 
@@ -120,7 +120,7 @@ class StepCore:
         self.replica = replica
         self._surveys = surveys
         self.verifying = Verifying() if verifies else None
-        self.fork = Fork()
+        self.fork = NO_FORK
         """The newest place where this life, or those who gave it its state, went back."""
         self.due = False
         """Whether it is time to compare states; said in the next part."""
@@ -205,11 +205,12 @@ class StepCore:
         if self.mode is not Mode.RUNNING or self._contributed:
             return []
         self._contributed = True
-        part = Part(self.step, self.pending, self.closing, self._check())
+        part = Part(self.step, self.pending, self.closing, self.check())
         self._parts.setdefault(self.step, {})[self.replica] = part
         return [Say(self.others, part), *self._progress()]
 
-    def _check(self) -> Check | None:
+    def check(self) -> Check | None:
+        """What the next part says of the state."""
         if self.verifying is None:
             return None
         return self.verifying.check(self.newest, due=self.due, checksum=self.checksum)
@@ -507,8 +508,9 @@ class StepCore:
     # One step.
 
     def _near(self, step: int) -> bool:
-        if self.newest == BLANK:
-            # The state that is on its way may be that of any step, and the others may be done with the next.
+        if self.newest == BLANK or self.mode is Mode.RECONCILING:
+            # The state that is on its way may be that of any step, and the others may be done with the next;
+            # or all go back, and others were quicker.
             return step in self._parts or len(self._parts) < PARTS_AHEAD
         return self.newest < step <= self.newest + PARTS_AHEAD
 
@@ -581,7 +583,9 @@ class StepCore:
             return self._undo(verdict)
         self._ending = False
         assert self.verifying is not None
-        return [*self.verifying.take(self.newest, Verdict(verified=verdict.verified, digest=verdict.digest, dropped=verdict.dropped)), EndReached(self.newest)]
+        # Whether the next step's state is chosen is not decided here.
+        outcome = Verdict(verified=verdict.verified, digest=verdict.digest, dropped=verdict.dropped)
+        return [*self.verifying.take(self.newest, outcome), EndReached(self.newest)]
 
     def _look_for_closing(self, parts: dict[int, Part]) -> list[StepAction]:
         """One that goes on while we have left: say so at once, it may never hear from everybody."""

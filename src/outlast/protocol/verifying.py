@@ -9,9 +9,9 @@ conclusion from them, by a pure function:
     all digests of the chosen state are known, and equal   ──▶  it is *verified*; the copy is kept
     they are known and differ                              ──▶  void: go back to the newest verified state
 
-There is one comparison at a time. Who was not there when the state was chosen has nothing to say about it, and
-is left out; with fewer than two to compare, it is dropped. A learner follows the same records and compares
-its own digest with the one that they name.
+There is one comparison at a time. Who was not there when the state was chosen has nothing to say about it,
+and is left out; with fewer than two to compare, it is dropped. A learner follows the same records and
+compares its own digest with the one that they name.
 
 `steps.py` says what it means to go back.
 """

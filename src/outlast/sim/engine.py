@@ -191,8 +191,9 @@ class Engine:
                 sim.history.goes_back(self, action.step)
                 self.records.clear()
                 self._offers.clear()
-                self._pieces.clear()
+                self._pieces = {k: p for k, p in self._pieces.items() if p.view == self.view.number}
                 self.trainer.go_back(action.step, action.fork.step)
+                self._look_at_pieces()
             case words.EndReached():
                 self.trainer.ended = action.step
             case words.Dropped():
@@ -398,7 +399,9 @@ class Engine:
             self._send(to, piece)
 
     def _receive_piece(self, piece: Piece) -> None:
-        if self.core.newest != words.BLANK:
+        # One that reconciles may turn out to have no state when all have spoken.
+        may_need = self.core.mode is words.Mode.RECONCILING and piece.view == self.view.number
+        if self.core.newest != words.BLANK and not may_need:
             return
         newest = max((one.view for one in self._pieces.values()), default=0)
         if piece.view < newest:
@@ -407,10 +410,16 @@ class Engine:
             self._pieces.clear()
         self._pieces[piece.key] = piece
         self._moved_at = self.node.sim.world.now
+        if not any(one.bent for one in self._pieces.values()):
+            self.node.sim.history.pinned(self, {(one.step, one.digest) for one in self._pieces.values()})
+        self._look_at_pieces()
+
+    def _look_at_pieces(self) -> None:
+        piece = next(iter(self._pieces.values()), None)
+        if piece is None or self.core.newest != words.BLANK:
+            return
         bent = any(one.bent for one in self._pieces.values())
         states = {one.digest for one in self._pieces.values()}
-        if not bent:
-            self.node.sim.history.pinned(self, {(one.step, one.digest) for one in self._pieces.values()})
         if len(self._pieces) == piece.servers * PIECES:
             self.saver.claim = piece.claim
             digest = self.node.sim.truth.mixes(states) if len(states) > 1 else piece.digest

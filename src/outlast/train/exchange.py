@@ -13,6 +13,7 @@ from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, NodeNote, PartNote
 from outlast.mesh.round import Plan, Round, Scratch
+from outlast.protocol.step_words import Check, Verdict
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.flats import FlatPool
@@ -96,7 +97,14 @@ class Exchange:
         """A bucket of an own sum is there, ahead of the rest."""
         self.round(step).own(node.node, bucket, node.flat, self._lease(node))
 
-    def contribute(self, step: int, nodes: Iterable[NodeSum], pending: int, save: int = 0) -> None:
+    def contribute(
+        self,
+        step: int,
+        nodes: Iterable[NodeSum],
+        pending: int,
+        save: int = 0,
+        check: Check | None = None,
+    ) -> None:
         """Send what has not been sent yet in this attempt, and write down what goes with it."""
         round_ = self.round(step)
         notes = []
@@ -105,11 +113,11 @@ class Exchange:
                 if (node.node, bucket) not in round_.sent:
                     round_.own(node.node, bucket, node.flat, self._lease(node))
             notes.append(self._note(node))
-        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending, save=save)
+        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending, save=save, check=check)
 
-    def contribute_nothing(self, step: int) -> None:
+    def contribute_nothing(self, step: int, check: Check | None = None) -> None:
         """This replica has left the loop of steps."""
-        self.round(step).parts[self._replica] = PartNote(closing=True)
+        self.round(step).parts[self._replica] = PartNote(closing=True, check=check)
 
     def _note(self, node: NodeSum) -> NodeNote:
         mask = node.mask.to_bytes((len(self._layout.entries) + 7) // 8, "little")
@@ -194,9 +202,9 @@ class Exchange:
         if self._ruling is not None:
             self._ruling.settle(round_)
 
-    def record(self, step: int) -> Record:
+    def record(self, step: int, verdict: Verdict) -> Record:
         """The attempt at this step is complete."""
         round_ = self._rounds.pop(step)
-        record = Record(step, round_.record, round_.note(), self.vectors)
+        record = Record(step, round_.record, round_.note(verdict), self.vectors)
         round_.release()
         return record
