@@ -65,10 +65,10 @@ class Net(nn.Module):
 
 
 def flip_bit(model: nn.Module, optimizer: torch.optim.Optimizer, what: str) -> None:
-    """The lowest bit of the mantissa of one number."""
+    """One bit of the mantissa of one number; not the lowest, which the next update may well round away."""
     parameter = list(model.parameters())[-2]
     target = {"parameter": parameter.data, "moment": optimizer.state[parameter]["exp_avg"]}[what]
-    target.view(-1)[3:4].view(torch.int32).bitwise_xor_(1)
+    target.view(-1)[3:4].view(torch.int32).bitwise_xor_(1 << 12)
 
 
 def strike_at(place: str, *, everything: bool) -> None:

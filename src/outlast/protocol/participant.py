@@ -32,6 +32,7 @@ from outlast.protocol.messages import Message
 from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
 from outlast.protocol.step_words import (
     NOTHING_SAID,
+    Accused,
     Body,
     Differ,
     Dropped,
@@ -216,6 +217,9 @@ class Participant:
                 case Differ():
                     done.append(action)
                     waiting[:0] = self.member.charge(self._charges(action), now)
+                case Accused():
+                    done.append(action)
+                    waiting[:0] = self.member.charge(self._accusation(action), now)
                 case Recorded():
                     waiting[:0] = self.saves.recorded(action.intent.step)
                 case Planned() if self.steps.leads_to(action.view):
@@ -270,6 +274,22 @@ class Participant:
                 incarnation=member.incarnation,
             )
             for member in accused
+        ]
+
+    def _accusation(self, accused: Accused) -> list[Charge]:
+        view = self.member.view
+        member = view.member(accused.member)
+        if member is None:
+            return []
+        reason = "it was wrong here when the states differed; done again, the step gave something else"
+        return [
+            Charge(
+                view=view.number,
+                step=accused.step,
+                reason=reason,
+                replica=member.replica,
+                incarnation=member.incarnation,
+            )
         ]
 
     def _out_of_step(self, now: float) -> list[MemberAction | StepAction | SaveAction]:

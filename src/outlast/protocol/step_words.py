@@ -301,6 +301,14 @@ class Differ:
 
 
 @dataclass(frozen=True)
+class Accused:
+    """Steps that were void have been done again: it was this member that was wrong, at that step."""
+
+    member: int
+    step: int
+
+
+@dataclass(frozen=True)
 class GoBack:
     """Load the copy of the state after this step; `BLANK`: the own state is void, and another is given.
     Records after it are void."""
@@ -352,6 +360,7 @@ StepAction = (
     | Verified
     | Dropped
     | Differ
+    | Accused
     | GoBack
     | EndReached
     | AllDone

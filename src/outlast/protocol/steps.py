@@ -189,6 +189,8 @@ class StepCore:
         self._ending, self._endings = False, {}
         self._holds, self._teachers = {}, []
         self._contributed = self._surveying = self._concluded = False
+        if self.verifying is not None and view.members != before.members:
+            self.verifying.recomputing.forget()
         self.pending = 0
         if view.member(self.replica) is None:
             self.mode = Mode.LEARNING
@@ -543,6 +545,8 @@ class StepCore:
         """States differ: nothing comes of this attempt, and nothing of all since the last verified state."""
         self._parts, self._surveyed, self._sums, self._endings = {}, {}, {}, {}
         actions = self._go_back(Fork(self.view.number, void.back_to))
+        if self.verifying is not None and not void.members:
+            self.verifying.recomputing.go_back(void.step, void.digests)
         self.mode, self._ending = Mode.VOID, False
         return [void.said, *actions]
 
@@ -604,6 +608,10 @@ class StepCore:
         return [LeftAlone(others)] if self.closing else []
 
     def _complete(self, parts: dict[int, Part], verdict: Verdict) -> list[StepAction]:
+        if self.verifying is not None and len(parts) == 2:
+            checks = {replica: part.check for replica, part in parts.items()}
+            sums = {replica: check.checksum for replica, check in checks.items() if check is not None}
+            self.verifying.recomputing.contributed(self.step, sums)
         named = {part.pending for part in parts.values()}
         switch = named.pop() if len(named) == 1 else 0
         actions = self._hold(self.step, verdict)

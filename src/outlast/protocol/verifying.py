@@ -13,7 +13,7 @@ There is one comparison at a time. Who was not there when the state was chosen h
 and is left out; with fewer than two to compare, it is dropped. A learner follows the same records and
 compares its own digest with the one that they name.
 
-`steps.py` says what it means to go back.
+`steps.py` says what it means to go back, and `recomputing.py` how one of two is found to be wrong.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from outlast.protocol.recomputing import Recomputing
 from outlast.protocol.step_words import (
     BLANK,
     Check,
@@ -43,6 +44,7 @@ class Void:
     step: int
     members: tuple[int, ...]
     back_to: int
+    digests: Mapping[int, bytes]
 
     @property
     def said(self) -> Differ:
@@ -64,7 +66,8 @@ def judge(checks: Mapping[int, Check | None], fork: Fork) -> Verdict | Void:
         return Verdict(chosen=chosen, verified=step, digest=digest, fork=fork)
     majority = 2 * count > len(digests)
     differing = tuple(sorted(replica for replica, one in digests.items() if one != digest))
-    return Void(step, differing if majority else (), max(check.verified for check in said.values()))
+    back_to = max(check.verified for check in said.values())
+    return Void(step, differing if majority else (), back_to, digests)
 
 
 class Verifying:
@@ -80,13 +83,15 @@ class Verifying:
         """What the digest has to be, if others knew that first."""
         self._last = (BLANK, b"")
         """The newest verified state, and its digest."""
+        self.recomputing = Recomputing()
 
     def check(self, newest: int, *, due: bool, checksum: int = 0) -> Check:
         step, digest = self._under, self._digest
         if step == BLANK and self._last[0] == newest:
             # Somebody may still wait to hear it; see `Ending`.
             step, digest = self._last
-        return Check(step, digest, self.verified, due or self.verified == BLANK, checksum)
+        due = due or self.verified == BLANK or newest + 1 == self.recomputing.again_at
+        return Check(step, digest, self.verified, due, checksum)
 
     def founded(self, step: int) -> list[StepAction]:
         """The own state is the beginning: there is nothing that it could be compared with."""
@@ -137,7 +142,7 @@ class Verifying:
         if self._digest != seal:
             return [Lost(f"its state after step {step} is not the one that members have agreed on")]
         self._under, self.verified, self._last = BLANK, step, (step, seal)
-        return [Verified(step, kept=True)]
+        return [Verified(step, kept=True), *self.recomputing.verified(step, seal)]
 
     def go_back(self, step: int) -> bool:
         """Whether there is a copy of the state after this step; everything newer is void."""

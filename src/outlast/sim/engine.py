@@ -196,6 +196,8 @@ class Engine:
                 self._look_at_pieces()
             case words.EndReached():
                 self.trainer.ended = action.step
+            case words.Accused():
+                sim.truth.accuses(self, action.member, action.step)
             case words.Dropped():
                 pass
             case words.Stable():

@@ -30,7 +30,7 @@ from outlast.sim.world import World
 
 FAULTY_FOR_S = 8.0
 ENDLESS = 10**9
-BACK_WITHIN_S = 25.0
+BACK_WITHIN_S = 35.0
 """Longer than the slowest ordinary way back: a lease, a window of trust, a hang, a restart, a join."""
 
 EXCUSE_HOLDS_S = 2.5

@@ -147,6 +147,7 @@ class Trainer:
         self._attempt = None
         engine.node.enter(Phase.WAITING, attempts_in=view)
         engine.core.due = self._sim.is_due(step)
+        engine.core.checksum = self._sim.truth.checksum(self.digest)
         self._sim.truth.contributes(engine, step)
         engine.perform(engine.participant.contribute(self._sim.world.now))
 

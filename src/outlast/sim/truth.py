@@ -5,7 +5,8 @@ records say. What it contributes is *tainted*, and so is every record and every 
 replicas. Digests can tell who is bent, and nothing else; so these are the promises:
 
 - *Found*: no state is verified that is tainted, none is committed, and none is what a run ends with.
-- *Nobody else is blamed*: whoever is named as differing from the others is bent.
+- *Nobody else is blamed*: whoever is named as differing from the others is bent, and of two that differ it is
+  the one that was.
 - *Only what is void is undone*: members go back only where states were found to differ, and only to what was
   verified, or to what their lineage began with.
 - *Liveness*: when faults stop, nobody stays bent.
@@ -39,7 +40,9 @@ class Truth:
         self._sound: set[tuple[int, int]] = set()
         """Steps with states that were verified, or were the beginning of a lineage."""
         self._bent_copies: set[tuple[Member, int]] = set()
+        self._last_bent = -1
         self.returns = 0
+        self.accused = 0
 
     def said(self, record: int) -> Verdict:
         """What a record says of the state."""
@@ -61,11 +64,17 @@ class Truth:
         trainer.digest, trainer.bent = hash((trainer.digest, "flip")), True
         self._tainted.add(trainer.digest)
         self._bent = engine
+        self._last_bent = engine.node.replica
         return True
 
     def contributes(self, engine: Engine, step: int) -> None:
         if engine.trainer.digest in self._tainted and len(engine.view.members) > 1:
             self._spoiled.add((engine.view.number, step))
+
+    def checksum(self, state: int) -> int:
+        """Of what is computed from this state. Records are drawn anew in every pass, so there is nothing to
+        compare but whether it is right."""
+        return 2 if state in self._tainted else 1
 
     def copies(self, engine: Engine, step: int) -> None:
         """A state is copied to be compared."""
@@ -146,6 +155,15 @@ class Truth:
         require(
             not known or self._bent is None or set(differ.members) <= bent,
             f"{who} blames {differ.members} for what {sorted(bent)} did",
+        )
+
+    def accuses(self, engine: Engine, replica: int, step: int) -> None:
+        self._sim.world.note(engine.node.name, f"accuses replica {replica} of step {step}")
+        self.accused += 1
+        last = self._last_bent
+        require(
+            replica == last,
+            f"{engine.node.name} accuses replica {replica} of what replica {last} did",
         )
 
     def goes_back(self, engine: Engine, fork: Fork, step: int) -> None:

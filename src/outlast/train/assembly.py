@@ -35,7 +35,7 @@ from outlast.state.training import TrainingState
 from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
 from outlast.train.claims import HeldClaim
-from outlast.train.comparing import Comparing
+from outlast.train.comparing import Comparing, StepFacts
 from outlast.train.data import Data
 from outlast.train.engine import Engine
 from outlast.train.exchange import Exchange
@@ -60,10 +60,6 @@ log = logging.getLogger(__name__)
 RESERVED = "outlast."
 RECORDS_BEHIND = 32
 SPARE_BYTES = 64 << 20
-
-
-StepFacts = tuple[int, int, tuple[int, ...]]
-"""A step, the view in which it was completed, and the replica that computed each of its shards."""
 
 
 class Facts:
@@ -304,7 +300,7 @@ def assemble(
             is_shadow=run.read().spec.is_shadow if run is not None else lambda _: False,
             leave_within_s=given.grace_s / 2 if given is not None else 0.0,
         )
-    comparing = _comparing(verify, training, changed, exact=exact, alone=link is None)
+    comparing = _comparing(verify, training, facts, changed, exact=exact, alone=link is None)
     engine = Engine(
         core=core,
         state=training,
@@ -338,7 +334,13 @@ def assemble(
 
 
 def _comparing(
-    verify: Verify, training: TrainingState, changed: threading.Condition, *, exact: bool, alone: bool
+    verify: Verify,
+    training: TrainingState,
+    facts: Facts,
+    changed: threading.Condition,
+    *,
+    exact: bool,
+    alone: bool,
 ) -> Comparing | None:
     """Without anybody else, or where bits may differ, there is nothing to compare."""
     if verify is None:
@@ -348,7 +350,7 @@ def _comparing(
             f"verify = {verify!r}: with exact=False replicas may differ in their bits, so there is nothing "
             "to compare. Leave one of them out."
         )
-    comparing = Comparing(training, verify, changed)
+    comparing = Comparing(training, facts, verify, changed)
     return comparing if exact and not alone else None
 
 

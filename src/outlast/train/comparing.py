@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from blake3 import blake3
@@ -35,6 +36,27 @@ PIECE_BYTES = 4 << 20
 """What the training thread copies at a time when it helps."""
 
 DIGEST_BYTES = 32
+CHECKSUM_MASK = (1 << 63) - 1
+
+
+def checksum(flat: Tensor) -> int:
+    """The sum of a vector's bits, seen as whole numbers: exact, in any order, and as fast as memory is."""
+    raw = flat.view(torch.uint8)
+    words = raw.numel() // 8 * 8
+    total = int(raw[:words].view(torch.int64).sum()) + int(raw[words:].sum())
+    return total & CHECKSUM_MASK
+
+
+StepFacts = tuple[int, int, tuple[int, ...]]
+"""A step, the view in which it was completed, and the replica that computed each of its shards."""
+
+
+class Circumstances(Protocol):
+    """A part of the state that says how it came about. Steps that are done again, in another view, give the
+    same state, so this is left out of what is compared."""
+
+    last: StepFacts
+    given: StepFacts | None
 
 
 class Space:
@@ -61,6 +83,7 @@ class Copy:
     def __init__(self, step: int, space: Space) -> None:
         self.step = step
         self.space = space
+        self.last: StepFacts = (0, 0, ())
         self.share: ShareCopy | None = None
         self.image: Image | None = None
         self.held_s = 0.0
@@ -71,8 +94,15 @@ class Copy:
 class Comparing:
     """One replica's copies. What is called under the engine's lock says so."""
 
-    def __init__(self, state: TrainingState, every: str | int, changed: threading.Condition) -> None:
+    def __init__(
+        self,
+        state: TrainingState,
+        circumstances: Circumstances,
+        every: str | int,
+        changed: threading.Condition,
+    ) -> None:
         self._state = state
+        self._circumstances = circumstances
         self._changed = changed
         self._rhythm = Rhythm(every, time.monotonic())
         self._participant: Participant
@@ -134,7 +164,7 @@ class Comparing:
             copy = Copy(step, self._space_for())
             self._copies[step] = copy
         try:
-            image, tensors = self._state.capture(overrides)
+            image, tensors = self._capture(copy, overrides)
             lasting = self._state.lasting(overrides)
             copy.image = image
             copy.share = ShareCopy(
@@ -151,6 +181,13 @@ class Comparing:
         threading.Thread(target=self._hash, args=(copy,), name="outlast-digest", daemon=True).start()
         copy.held_s += time.perf_counter() - begun
 
+    def _capture(self, copy: Copy, overrides: Mapping[int, Tensor]) -> tuple[Image, list[Tensor]]:
+        copy.last, self._circumstances.last = self._circumstances.last, (copy.step, 0, ())
+        try:
+            return self._state.capture(overrides)
+        finally:
+            self._circumstances.last = copy.last
+
     def settle(self) -> None:
         """The state is about to change: let the copy be complete."""
         for copy in list(self._copies.values()):
@@ -164,6 +201,7 @@ class Comparing:
         copy = self._copies[step]
         assert copy.image is not None
         self._state.load(copy.image, tensors_in(copy.space.flat, copy.image))
+        self._circumstances.last, self._circumstances.given = copy.last, None
 
     # A thread of its own.
 

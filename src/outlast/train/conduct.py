@@ -25,6 +25,7 @@ from outlast.protocol.messages import Ask, Message, Status
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.step_words import (
     BLANK,
+    Accused,
     AllDone,
     Body,
     Completed,
@@ -221,6 +222,14 @@ class Conduct:
                 self._returns = 0 if isinstance(action, Verified) else self._returns
             case Differ():
                 self._tell_of(action)
+            case Accused():
+                log.error(
+                    "silent corruption: step %d was done again and gave something else: it was replica %d "
+                    "(at %s) that was wrong, and it is evicted",
+                    action.step,
+                    action.member,
+                    next((m.address for m in self.view.members if m.replica == action.member), ""),
+                )
             case GoBack():
                 self._go_back(action)
             case EndReached():

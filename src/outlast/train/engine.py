@@ -44,7 +44,7 @@ from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Intent, Member, View
 from outlast.state.training import TrainingState
-from outlast.train.comparing import Comparing
+from outlast.train.comparing import CHECKSUM_MASK, Comparing, checksum
 from outlast.train.conduct import Conduct
 from outlast.train.exchange import Exchange
 from outlast.train.gathering import Gathering, ReadRequest
@@ -410,10 +410,15 @@ class Engine:
         if self._comparing is not None:
             chief = self.view.chief == self._core.replica
             self._steps.due = self._comparing.wish(step, chief=chief) or wish == 1
+            self._steps.checksum = self._checksum() if len(self.view.members) == 2 else 0
         check = self._steps.check()
         self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish, check)
         crash.reach("scatter", step)
         self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
+
+    def _checksum(self) -> int:
+        """Of what this replica contributes to the step; see `protocol/recomputing.py`."""
+        return sum(checksum(node.flat) for node in self._gradients.nodes()) & CHECKSUM_MASK
 
     def _closing_work(self) -> int | None:
         if self.conduct.all_done:
