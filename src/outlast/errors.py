@@ -29,6 +29,7 @@
     │   ├── NoCheckpoint      there is none, or none that is good
     │   ├── SaveGivenUp       a save was told to end before it was complete
     │   └── VaultTaken        another job writes to this URL
+    ├── DivergedError         replicas do not hold the same state, and there is none to go back to
     ├── PeerRejected          a peer could not prove that it belongs to the job
     ├── ProtocolError         a peer sent something that the protocol does not allow
     ├── CoordinatorLost       no coordinator answered in time
@@ -159,6 +160,10 @@ class SaveGivenUp(CheckpointError):
 
 class VaultTaken(CheckpointError):
     pass
+
+
+class DivergedError(OutlastError):
+    """The states of replicas differ, and this process cannot go on from what it has."""
 
 
 class PeerRejected(OutlastError):

@@ -68,6 +68,13 @@ class Net(nn.Module):
         return self.last(self.drop(hidden))
 
 
+def flip_bit(model: nn.Module, optimizer: torch.optim.Optimizer, what: str) -> None:
+    """One bit of the mantissa of one number; not the lowest, which the next update may well round away."""
+    parameter = list(model.parameters())[-2]
+    target = {"parameter": parameter.data, "moment": optimizer.state[parameter]["exp_avg"]}[what]
+    target.view(-1)[3:4].view(torch.int32).bitwise_xor_(1 << 12)
+
+
 def strike_at(place: str, *, everything: bool) -> None:
     """Kill others than this process at a crash point: the launcher, and with it all, or the coordinator."""
     point, _, step = place.partition("@")
@@ -129,6 +136,8 @@ def main() -> None:
         "--lies", default="", metavar="STEP:REPLICA", help="it flips a bit of its sum there"
     )
     arguments.add_argument("--bad-sample", type=int, default=-1, help="one that makes NaN for everybody")
+    arguments.add_argument("--verify", default="auto")
+    arguments.add_argument("--flip", nargs="*", default=[], metavar="REPLICA@STEP:WHAT")
     arguments.add_argument("--fail", default="", metavar="STEP:REPLICA", help="an error of the script's own")
     options = arguments.parse_args()
     crash_by_plan(options.crash)
@@ -141,6 +150,11 @@ def main() -> None:
         lie_at(*map(int, options.lies.split(":")))
     fail_step, _, fail_replica = options.fail.partition(":")
     paced = options.pace > 0
+    flips = {}
+    for flip in options.flip:
+        place, _, what = flip.partition(":")
+        replica, _, number = place.partition("@")
+        flips[int(replica), int(number)] = what
 
     outlast.seed(3)
     model = Net()
@@ -159,6 +173,7 @@ def main() -> None:
         audit=options.audit,
         ledger=options.ledger,
         checkpoints=options.checkpoints or None,
+        verify=int(options.verify) if options.verify.isdigit() else options.verify,
         every=int(options.every) if options.every.isdigit() else options.every,
     ) as job:
         print("joined at", job.steps_done, flush=True)
@@ -177,6 +192,11 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
+            if (job.replica, step.number) in flips:
+                # Once, whatever becomes of the step: that is what makes it so hard to find.
+                what = flips.pop((job.replica, step.number))
+                flip_bit(model, optimizer, what)
+                print(f"FLIPPED {what} of replica {job.replica} after step {step.number}", flush=True)
             paced = paced and not (options.enough is not None and options.enough.exists())
     print("SCREENED", job.screened, flush=True)
     print("HASH", state_digest(model, optimizer), flush=True)

@@ -9,7 +9,7 @@ from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
-from outlast.protocol.step_words import Feed, Follow, Holding, Mode, Part, Stable, StepAction
+from outlast.protocol.step_words import Feed, Follow, Holding, Mode, Part, Stable, StepAction, Verdict
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.trunk import Checkpoint, before_claim, walk_trunk
@@ -169,8 +169,8 @@ class FirstHoldingSuffices(StepCore):
 class RecordsReleasedEarly(StepCore):
     """Keeps nothing but the newest record, whoever may still lack the one before."""
 
-    def _hold(self, step: int) -> list[StepAction]:
-        actions = super()._hold(step)
+    def _hold(self, step: int, verdict: Verdict) -> list[StepAction]:
+        actions = super()._hold(step, verdict)
         self.oldest = step + 1
         return actions
 
@@ -178,8 +178,8 @@ class RecordsReleasedEarly(StepCore):
 class StableAtCompletion(StepCore):
     """Takes its own record for everybody's."""
 
-    def _hold(self, step: int) -> list[StepAction]:
-        told = [action for action in super()._hold(step) if not isinstance(action, Stable)]
+    def _hold(self, step: int, verdict: Verdict) -> list[StepAction]:
+        told = [action for action in super()._hold(step, verdict) if not isinstance(action, Stable)]
         return [*told, Stable(step)] if self.mode is Mode.RUNNING else told
 
 
@@ -194,12 +194,12 @@ class UnstableFed(StepCore):
 class SwitchesAlone(StepCore):
     """Switches to a planned view as soon as it knows of one, whether or not the others do."""
 
-    def _complete(self, parts: dict[int, Part]) -> list[StepAction]:
+    def _complete(self, parts: dict[int, Part], verdict: Verdict) -> list[StepAction]:
         named = max(part.pending for part in parts.values())
         known = self.pending
         if named > self.view.number and known == named:
-            return [*self._hold(self.step), Follow(named)]
-        return super()._complete(dict.fromkeys(parts, Part(self.step)))
+            return [*self._hold(self.step, verdict), Follow(named)]
+        return super()._complete(dict.fromkeys(parts, Part(self.step)), verdict)
 
 
 class WrongRecordTaught(Engine):
@@ -240,9 +240,9 @@ class IntentNotAwaited(SaveCore):
 class UnstableSaved(SaveCore):
     """Commits as soon as all stripes are there, though the step may yet be done again."""
 
-    def decided(self, step: int, completed_in: int) -> list[SaveAction]:
+    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
         self._stable = max(self._stable, step)
-        return super().decided(step, completed_in)
+        return super().decided(step, completed_in, gated=gated)
 
 
 class NoSecondLook(Saver):
@@ -272,9 +272,9 @@ class LateClaimsCount(SimVault):
 class StripesKept(SaveCore):
     """Takes the stripes of the save before, in another view perhaps, for those of this one."""
 
-    def decided(self, step: int, completed_in: int) -> list[SaveAction]:
+    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
         stripes = self._stripes
-        actions = super().decided(step, completed_in)
+        actions = super().decided(step, completed_in, gated=gated)
         self._stripes |= stripes
         return actions
 

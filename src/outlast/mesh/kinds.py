@@ -10,7 +10,8 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     SURVEY     (view, step)  float64        what the rule has to know of my slice, to every member
     SUM        (view, step)  float64        all my results are with you, and these are contributions' norms;
                                             in a hearing, a FindingsNote
-    HOLDING    (view)        step + 1       my newest record; flag 1: I train in this view already
+    HOLDING    (view)        step + 1, note my newest record; flag 1: I train in this view already
+    ENDING     (view, step)  Check          I have come to the end of the loop of steps
     WANT, GONE (view, step)                 see `protocol/steps.py`
     SWITCHED   (view)        View           members have switched to it in band
     NOTE       (step)        RecordNote     a record without its vector; SHARE: a part of the vector
@@ -34,6 +35,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from outlast.errors import ProtocolError
+from outlast.protocol.step_words import Check, Fork, Verdict
 
 NOTE_BYTES = 64 << 20
 """Bound on everything that is not bulk; the largest is the description of a state."""
@@ -61,6 +63,7 @@ class Kind(IntEnum):
     READ = 19
     CHUNK = 20
     SURVEY = 21
+    ENDING = 24
 
 
 class Way(IntEnum):
@@ -97,6 +100,7 @@ class PartNote(msgspec.Struct, frozen=True, array_like=True):
     closing: bool = False
     save: int = 0
     """Whether the state after this step should be saved: 1 for yes, 2 for not now, 0 for don't care."""
+    check: Check | None = None
 
 
 class RecordNote(msgspec.Struct, frozen=True, array_like=True):
@@ -116,6 +120,14 @@ class RecordNote(msgspec.Struct, frozen=True, array_like=True):
     """The largest norm of a contribution that counted, over its weight; infinite if one was not finite."""
     left_out: tuple[int, ...] = ()
     """Shards that did not count, because their contributions were not sane."""
+    verdict: Verdict = Verdict()
+
+
+class HoldingNote(msgspec.Struct, frozen=True, array_like=True):
+    """What goes with a member's newest record."""
+
+    verified: int
+    fork: Fork
 
 
 class FindingsNote(msgspec.Struct, frozen=True, array_like=True):
@@ -133,6 +145,8 @@ class FindingsNote(msgspec.Struct, frozen=True, array_like=True):
 
 N = TypeVar("N")
 
+HOLDING = msgspec.msgpack.Decoder(HoldingNote)
+CHECK = msgspec.msgpack.Decoder(Check)
 PART = msgspec.msgpack.Decoder(PartNote)
 RECORD = msgspec.msgpack.Decoder(RecordNote)
 FINDINGS = msgspec.msgpack.Decoder(FindingsNote)

@@ -36,6 +36,7 @@ from torch import Tensor
 from outlast.errors import ProtocolError
 from outlast.mesh.kinds import NodeNote, PartNote, RecordNote
 from outlast.mesh.memory import bytes_of
+from outlast.protocol.step_words import NOTHING_SAID, Verdict
 from outlast.protocol.tree import Addition, Node, cover, fold_order, leaf
 from outlast.protocol.views import View
 
@@ -338,8 +339,11 @@ class Round:
                 notes[parent] = there
         return notes
 
-    def note(self) -> RecordNote:
-        """What the parts say, added up along the same tree, unless `whole` says it."""
+    def note(self, verdict: Verdict = NOTHING_SAID) -> RecordNote:
+        """What the parts say, added up along the same tree, unless `whole` says it; and what is known of the
+        state. Where states are compared, only such are saved."""
+        compared = sum(part.check is not None for part in self.parts.values()) > 1
+        wanted = {part.save for part in self.parts.values()} in ({1}, {0, 1})
         whole = self.whole if self.whole is not None else self._summed_up()
         return RecordNote(
             weight=whole.weight,
@@ -348,9 +352,10 @@ class Round:
             integers=whole.integers,
             view=self.plan.view.number,
             shards=self.plan.view.shards,
-            save={part.save for part in self.parts.values()} in ({1}, {0, 1}),
+            save=wanted and (verdict.chosen or not compared),
             norm=self.norm,
             left_out=tuple(shard for node in sorted(self.named_out) for shard in range(*node)),
+            verdict=verdict,
         )
 
     def release(self) -> None:

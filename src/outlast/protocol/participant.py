@@ -30,7 +30,22 @@ from outlast.protocol.member import (
 )
 from outlast.protocol.messages import Message
 from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
-from outlast.protocol.step_words import Body, Follow, Lost, Mode, Stable, StepAction, Trial
+from outlast.protocol.step_words import (
+    NOTHING_SAID,
+    Accused,
+    Body,
+    Differ,
+    Dropped,
+    Follow,
+    GoBack,
+    Lost,
+    Mode,
+    Stable,
+    StepAction,
+    Trial,
+    Verdict,
+    Verified,
+)
 from outlast.protocol.steps import StepCore
 from outlast.protocol.views import Charge, Intent, Member, View
 
@@ -137,9 +152,17 @@ class Participant:
     def judged(self, step: int, trial: int, now: float, *, again: bool) -> list[Action]:
         return self._run(self.steps.judged(step, trial, again=again), now)
 
-    def offered(self, step: int, now: float, view: int | None = None) -> list[Action]:
+    def offered(
+        self, step: int, now: float, view: int | None = None, verdict: Verdict = NOTHING_SAID
+    ) -> list[Action]:
         follows = self._after_members(view, now) if view is not None else []
-        return follows + self._run(self.steps.offered(step, view), now)
+        return follows + self._run(self.steps.offered(step, view, verdict), now)
+
+    def digested(self, step: int, digest: bytes, now: float) -> list[Action]:
+        return self._run(self.steps.digested(step, digest), now)
+
+    def end(self, now: float) -> list[Action]:
+        return self._run(self.steps.end(), now)
 
     def loaded(self, step: int, now: float, view: int | None = None) -> list[Action]:
         return self._run(self.steps.loaded(step, view), now)
@@ -149,11 +172,11 @@ class Participant:
 
     # Checkpoints.
 
-    def save_decided(self, step: int, completed_in: int, now: float) -> list[Action]:
-        return self._run(self.saves.decided(step, completed_in), now)
+    def save_decided(self, step: int, completed_in: int, now: float, *, gated: bool = False) -> list[Action]:
+        return self._run(self.saves.decided(step, completed_in, gated=gated), now)
 
-    def save_alone(self, step: int, now: float) -> list[Action]:
-        return self._run(self.saves.alone(step), now)
+    def save_alone(self, step: int, now: float, *, gated: bool = False) -> list[Action]:
+        return self._run(self.saves.alone(step, gated=gated), now)
 
     def stripe_written(self, step: int, payload: bytes, now: float) -> list[Action]:
         return self._run(self.saves.written(step, payload), now)
@@ -186,6 +209,21 @@ class Participant:
                 case Stable():
                     done.append(action)
                     waiting[:0] = self.saves.stable(action.step)
+                case Verified():
+                    done.append(action)
+                    waiting[:0] = self.saves.verified(action.step)
+                case Dropped():
+                    done.append(action)
+                    waiting[:0] = self.saves.dropped(action.step)
+                case GoBack():
+                    done.append(action)
+                    waiting[:0] = self.saves.go_back(action.fork.step)
+                case Differ():
+                    done.append(action)
+                    waiting[:0] = self.member.charge(self._charges(action), now)
+                case Accused():
+                    done.append(action)
+                    waiting[:0] = self.member.charge(self._accusation(action), now)
                 case Recorded():
                     waiting[:0] = self.saves.recorded(action.intent.step)
                 case Planned() if self.steps.leads_to(action.view):
@@ -221,6 +259,42 @@ class Participant:
             self.member.catching_up = False
             done += cast(list[Action], self.member.tell(now))
         return done
+
+    def _charges(self, differ: Differ) -> list[Charge]:
+        """What members hold against those whose state differs, or against nobody."""
+        view = self.member.view
+        back = f"all go back to step {differ.back_to}"
+        accused = [member for member in view.members if member.replica in differ.members]
+        if not accused:
+            reason = f"the states of members differ, and there is no majority; {back}"
+            return [Charge(view=view.number, step=differ.step, reason=reason)]
+        reason = f"its state differs from that of the others; {back}"
+        return [
+            Charge(
+                view=view.number,
+                step=differ.step,
+                reason=reason,
+                replica=member.replica,
+                incarnation=member.incarnation,
+            )
+            for member in accused
+        ]
+
+    def _accusation(self, accused: Accused) -> list[Charge]:
+        view = self.member.view
+        member = view.member(accused.member)
+        if member is None:
+            return []
+        reason = "it was wrong here when the states differed; done again, the step gave something else"
+        return [
+            Charge(
+                view=view.number,
+                step=accused.step,
+                reason=reason,
+                replica=member.replica,
+                incarnation=member.incarnation,
+            )
+        ]
 
     def _out_of_step(self, now: float) -> list[MemberAction | StepAction | SaveAction]:
         """Follow the newest planned view at once, if nothing will ever switch to it."""

@@ -17,6 +17,9 @@ copies. So it ends when a writer says that it is unable to, or is out of the vie
 durable, or when the committer is gone. The next save is due at once then. What has been written stays as
 garbage for the next pruning, and mostly as chunks that the next save need not write again.
 
+Where members compare their states (`verifying.py`), the state that is saved is one that they compare, and the
+committer also waits until it is verified. So members never go back behind what is committed.
+
 Nobody waits for ever: words may be lost with a view, so writers repeat theirs in the next one, and a
 committer that is done with the save says again how it ended. Words that come before their step is complete
 here are kept until it is.
@@ -150,6 +153,9 @@ class SaveCore:
         self._saved = -1
         """The newest step whose save is known to be committed."""
         self._stable = -1
+        self._verified = -1
+        self._gated = False
+        """Whether the state that is saved is also compared, and has to be verified first."""
         self._intended = False
         self._committing = False
 
@@ -175,8 +181,9 @@ class SaveCore:
         # What was said in the view before may have been dropped.
         return self._tell() if self._mine is not None else []
 
-    def decided(self, step: int, completed_in: int) -> list[SaveAction]:
-        """The record of this step, completed in that view, says that the state after it is to be saved."""
+    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
+        """The record of this step, completed in that view, says that the state after it is to be saved; and
+        if it is `gated`, that it is to be compared, too."""
         actions = self.abandon("a newer one began")
         self._decided = step
         self._early = {sender: body for sender, body in self._early.items() if body.step >= step}
@@ -189,7 +196,7 @@ class SaveCore:
             reason = f"replica {self.replica} took no part in the step"
             return [*actions, *_say(others, Unable(step, reason, again=True))]
         self.save = Save(step, self._view.lineage, completed_in, writers)
-        self._mine, self._stripes = None, {}
+        self._mine, self._stripes, self._gated = None, {}, gated
         self._intended = self._committing = False
         actions.append(Copy(self.save))
         early, self._early = self._early, {}
@@ -197,12 +204,12 @@ class SaveCore:
             actions += self.received(sender, body)
         return actions
 
-    def alone(self, step: int) -> list[SaveAction]:
+    def alone(self, step: int, *, gated: bool = False) -> list[SaveAction]:
         """A shadow, which has been told of stable steps only, saves the state after this one by itself."""
         actions = self.abandon("a newer one began")
         self._decided, self._stable = step, max(self._stable, step)
         self.save = Save(step, self._view.lineage, self._view.number, (self.replica,))
-        self._mine, self._stripes = None, {}
+        self._mine, self._stripes, self._gated = None, {}, gated
         self._intended = self._committing = False
         return [*actions, Copy(self.save)]
 
@@ -214,6 +221,25 @@ class SaveCore:
         """All members hold the record of this step."""
         self._stable = max(self._stable, step)
         return self._progress()
+
+    def verified(self, step: int) -> list[SaveAction]:
+        """All members have the same state after this step."""
+        self._verified = max(self._verified, step)
+        return self._progress()
+
+    def dropped(self, step: int) -> list[SaveAction]:
+        """The states after this step are not compared any more."""
+        waits = self.save is not None and self.save.step == step and self._gated and self._verified < step
+        return self._give_up("nobody is left to compare its state with", again=True) if waits else []
+
+    def go_back(self, step: int) -> list[SaveAction]:
+        """Members have gone back to the state after this step, all of them; so what they did since is void.
+        What was committed was verified, so it is not newer than that."""
+        self._decided, self._stable = min(self._decided, step), min(self._stable, step)
+        self._early.clear()
+        if self.save is None or self.save.step <= step:
+            return []
+        return self._end("the states of members differ, and they go back behind it")
 
     def written(self, step: int, payload: bytes) -> list[SaveAction]:
         """The own stripe is durable."""
@@ -285,6 +311,8 @@ class SaveCore:
         if save is None or save.committer != self.replica or self._intended:
             return []
         if set(save.writers) - self._stripes.keys() or self._stable < save.step:
+            return []
+        if self._gated and self._verified < save.step:
             return []
         self._intended = True
         return [Intend(save, dict(self._stripes))]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 
+import msgspec
+
 from outlast.protocol.views import Member, View
 
 BLANK = -1
@@ -37,9 +39,54 @@ class Mode(Enum):
     JOINING = auto()
     """A learner that has become a member in band, and waits for the record of the switch."""
     RUNNING = auto()
+    VOID = auto()
+    """The states of members differ: it has gone back, and waits for the view in which all do."""
     PAUSED = auto()
     """There are too few members to go on."""
     DONE = auto()
+
+
+# What members know of the state being right; see `verifying.py`.
+
+
+class Fork(msgspec.Struct, frozen=True, array_like=True):
+    """Where the run went back: the attempts of this view, and of all before it, are void after that step."""
+
+    view: int = 0
+    step: int = BLANK
+
+
+class Check(msgspec.Struct, frozen=True, array_like=True):
+    """What a member says of its state in a part."""
+
+    step: int = BLANK
+    """The state that it compares with the others: the one after this step."""
+    digest: bytes = b""
+    """Empty until it is known."""
+    verified: int = BLANK
+    """The newest verified state of which it has a copy."""
+    due: bool = False
+    """The state after the step of this part should be compared."""
+    checksum: int = 0
+    """Of what it contributes to the step, if there are two members."""
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """What a record says of the state."""
+
+    chosen: bool = False
+    """The state after this step is to be compared."""
+    verified: int = BLANK
+    """All have the same state after this step, which has that digest."""
+    digest: bytes = b""
+    dropped: int = BLANK
+    """Of this step's state nothing can be said any more: fewer than two have it."""
+    fork: Fork = Fork()
+    """The newest one behind this record."""
+
+
+NO_FORK = Fork()
+NOTHING_SAID = Verdict()
 
 
 # What members say to each other. Each travels in a frame with its view and its sender's life.
@@ -53,6 +100,9 @@ class Holding:
     running: bool = False
     """Not a question: said in answer, by one who came into this view in band and trains in it; or in a paused
     view, by one who holds all there is."""
+    verified: int = BLANK
+    """The newest verified state of which it has a copy."""
+    fork: Fork = NO_FORK
 
 
 @dataclass(frozen=True)
@@ -72,6 +122,16 @@ class Part:
     closing: bool = False
     """I have left the loop of steps and contribute nothing any more."""
     trial: int = Trial.FIRST
+    check: Check | None = None
+    """None from one that compares nothing."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """I have come to the end of the loop of steps, and hold the state after this one."""
+
+    step: int
+    check: Check
 
 
 @dataclass(frozen=True)
@@ -95,6 +155,7 @@ class Whole:
     """The record of a step, in answer to `Want`."""
 
     step: int
+    verdict: Verdict = NOTHING_SAID
 
 
 @dataclass(frozen=True)
@@ -109,6 +170,7 @@ class Handed:
     """The record with which members switched to a view that makes you one of them."""
 
     step: int
+    verdict: Verdict = NOTHING_SAID
 
 
 @dataclass(frozen=True)
@@ -118,7 +180,7 @@ class Switched:
     view: View
 
 
-Body = Holding | Want | Part | Surveyed | Sum | Whole | Gone | Handed | Switched
+Body = Holding | Want | Part | Ending | Surveyed | Sum | Whole | Gone | Handed | Switched
 
 
 # What the core wants done.
@@ -175,6 +237,7 @@ class Completed:
     """The record of this step is held now."""
 
     step: int
+    verdict: Verdict = NOTHING_SAID
 
 
 @dataclass(frozen=True)
@@ -229,6 +292,64 @@ class FeedAgain:
 
 
 @dataclass(frozen=True)
+class Digest:
+    """Copy the state after this step when the model stands there, digest the copy, and say so with
+    `digested`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Verified:
+    """All members have the same state after this step, and this life, too, as far as it knows its own."""
+
+    step: int
+    kept: bool
+    """Whether the own copy of it is what members may go back to."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The state after this step will not be compared any more."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Differ:
+    """The states of members after this step differ. Those named differ from a majority; nobody is named if
+    there is none."""
+
+    step: int
+    members: tuple[int, ...]
+    back_to: int
+
+
+@dataclass(frozen=True)
+class Accused:
+    """Steps that were void have been done again: it was this member that was wrong, at that step."""
+
+    member: int
+    step: int
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """Load the copy of the state after this step; `BLANK`: the own state is void, and another is given.
+    Records after it are void."""
+
+    fork: Fork
+    step: int
+
+
+@dataclass(frozen=True)
+class EndReached:
+    """All have come to the end of the loop of steps, and none has another state than this replica."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class AllDone:
     """Everybody has left the loop of steps and holds the last record."""
 
@@ -261,6 +382,13 @@ StepAction = (
     | Feed
     | HandOver
     | FeedAgain
+    | Digest
+    | Verified
+    | Dropped
+    | Differ
+    | Accused
+    | GoBack
+    | EndReached
     | AllDone
     | LeftAlone
     | Lost

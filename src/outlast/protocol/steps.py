@@ -41,6 +41,17 @@ handed the record of the switch itself, and takes part from the step after. A me
 state at all (its newest is `BLANK`): the lowest-numbered one finds out what the lineage begins with, a
 checkpoint or its own fresh model, and gives it to the others in the same way.
 
+*Going back.* Parts also say what members know of their state being right (`verifying.py`). If it is not, the
+parts are all there is of the attempt: whoever has them goes back to the newest verified state in the same
+moment, and waits in `VOID` for a view that interrupts (those who differ are charged; see `charges.py`). The
+newest place where the run went back is its *fork*, named by the view whose attempt was void. Members say it
+in their `Holding`, and those whose fork is older go back then: to their own copy of the state, or if they
+have none they are blank, and are given it. Every record has its fork in it, so whoever is given records of
+two branches, or has a state of the wrong one, is lost, and knows it.
+
+At the *end of the loop* members compare the last state, too, before anybody leaves: by `Ending`, which is no
+part and acknowledges nothing.
+
 The core decides; it holds no tensors. Whoever drives it (`train/engine.py`, the simulator) moves the bytes.
 """
 
@@ -48,15 +59,22 @@ from __future__ import annotations
 
 from outlast.protocol.step_words import (
     BLANK,
+    NO_FORK,
+    NOTHING_SAID,
     AllDone,
     Attempt,
     Body,
+    Check,
     Completed,
     Conclude,
+    Ending,
+    EndReached,
     Feed,
     FeedAgain,
     Follow,
+    Fork,
     Found,
+    GoBack,
     Gone,
     Handed,
     HandOver,
@@ -75,9 +93,11 @@ from outlast.protocol.step_words import (
     Surveyed,
     Switched,
     Trial,
+    Verdict,
     Want,
     Whole,
 )
+from outlast.protocol.verifying import Verifying, Void, judge
 from outlast.protocol.views import Member, View
 
 KEPT = 2
@@ -90,15 +110,37 @@ PARTS_AHEAD = 64
 NOT_THE_BEGINNING = "the state that it was given last is not what this lineage begins with"
 
 
+IMMUNE = (Mode.IDLE, Mode.RUNNING, Mode.VOID, Mode.PAUSED, Mode.DONE)
+"""Modes in which records of others are not taken."""
+
+
+def _in_fork(holding: Holding, fork: Fork) -> int:
+    """What the newest record is of one who said this, when it has gone the way of all."""
+    if holding.fork == fork:
+        return holding.newest
+    return fork.step if holding.verified == fork.step else BLANK
+
+
 class StepCore:
     """One life of a replica."""
 
-    def __init__(self, replica: int, *, surveys: bool = False, judges: bool = False) -> None:
+    def __init__(
+        self, replica: int, *, surveys: bool = False, judges: bool = False, verifies: bool = False
+    ) -> None:
         """`surveys`: slices are surveyed before they are reduced. `judges`: sums are judged before they
-        count."""
+        count. `verifies`: states are compared."""
         self.replica = replica
         self._surveys = surveys
         self.judges = judges
+        self.verifying = Verifying() if verifies else None
+        self.fork = NO_FORK
+        """The newest place where this life, or those who gave it its state, went back."""
+        self.due = False
+        """Whether it is time to compare states; said in the next part."""
+        self.checksum = 0
+        """Of what is contributed next."""
+        self._ending = False
+        self._endings: dict[int, dict[int, Check]] = {}
         self.view = View()
         self.mode = Mode.IDLE
         self.newest = BLANK
@@ -133,9 +175,9 @@ class StepCore:
         self._parts: dict[tuple[int, int], dict[int, Part]] = {}
         self._surveyed: dict[tuple[int, int], set[int]] = {}
         self._sums: dict[tuple[int, int], set[int]] = {}
-        self._offers: set[int] = set()
-        """Stable records that are at hand, from feeds."""
-        self._given: set[int] = set()
+        self._offers: dict[int, Verdict] = {}
+        """Stable records that are at hand, from feeds, and what they say."""
+        self._given: dict[int, Verdict] = {}
         """Records that members of this view have given; they may not be stable, so they count in it only."""
         self._loaded: set[Member] = set()
 
@@ -160,9 +202,12 @@ class StepCore:
     def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
         """This view is in force: whatever belonged to earlier ones is void."""
         before, was, self.view = self.view, self.mode, view
-        self._heard, self._parts, self._surveyed, self._sums, self._given = {}, {}, {}, {}, set()
+        self._heard, self._parts, self._surveyed, self._sums, self._given = {}, {}, {}, {}, {}
+        self._ending, self._endings = False, {}
         self._holds, self._teachers = {}, []
         self._begin_trial(Trial.FIRST)
+        if self.verifying is not None and view.members != before.members:
+            self.verifying.recomputing.forget()
         self.pending = 0
         if view.member(self.replica) is None:
             self.mode = Mode.LEARNING
@@ -182,9 +227,16 @@ class StepCore:
         if self.mode is not Mode.RUNNING or self._contributed or trial != self.trial:
             return []
         self._contributed = True
-        part = Part(self.step, self.pending, self.closing, self.trial)
+        check = self.check() if trial == Trial.FIRST else None
+        part = Part(self.step, self.pending, self.closing, self.trial, check)
         self._parts.setdefault((self.step, self.trial), {})[self.replica] = part
         return [Say(self.others, part), *self._progress()]
+
+    def check(self) -> Check | None:
+        """What the next part says of the state."""
+        if self.verifying is None:
+            return None
+        return self.verifying.check(self.newest, due=self.due, checksum=self.checksum)
 
     def surveyed(self, step: int, trial: int = Trial.FIRST) -> list[StepAction]:
         """The own slice of this step has been surveyed, and everybody is sent that."""
@@ -205,7 +257,9 @@ class StepCore:
         if not self._is_at(step, trial) or not self._judging:
             return []
         if not again:
-            return self._complete(self._parts[step, Trial.FIRST])
+            verdict = self._verdict()
+            assert isinstance(verdict, Verdict), "a void attempt is not judged"
+            return self._complete(verdict)
         self._begin_trial(Trial(trial + 1))
         return [Attempt(step, self.trial), *self._progress()]
 
@@ -232,18 +286,23 @@ class StepCore:
             case Sum() if self._near(body.step):
                 self._sums.setdefault((body.step, body.trial), set()).add(sender)
                 return self._progress()
+            case Ending() if self._near(body.step + 1):
+                self._endings.setdefault(body.step, {})[sender] = body.check
+                return self._end()
             case Whole():
-                return self._take(body.step)
+                return self._take(body.step, body.verdict)
             case Handed() if self.mode is Mode.JOINING:
-                return self._handed(sender, body.step)
+                return self._handed(sender, body)
             case Gone() if self.mode is Mode.FETCHING:
                 return self._ask_next(body.step)
         return []
 
-    def offered(self, step: int, view: int | None = None) -> list[StepAction]:
+    def offered(
+        self, step: int, view: int | None = None, verdict: Verdict = NOTHING_SAID
+    ) -> list[StepAction]:
         """The whole record of this step is at hand, from a feed of that view."""
         if step > self.newest and not self.undone(step, view):
-            self._offers.add(step)
+            self._offers[step] = verdict
         actions = self._take_offers()
         if self.mode is Mode.LEARNING and BLANK < self.newest < self._fed_first - 1 <= step - 1:
             # What was fed before the new beginning came before this on the same connections.
@@ -256,6 +315,9 @@ class StepCore:
         was pinned in that view."""
         if self.newest != BLANK or self.mode is Mode.FOUNDING:
             return []
+        if view is not None and view <= self.fork.view and step > self.fork.step:
+            # It is of the branch that members have left; the right one is on its way.
+            return [Lost(f"it was given the state after step {step}, which is void")]
         if self.undone(step, view):
             return [
                 Lost(f"it was given the state after step {step}, and members only have step {self._fed_top}")
@@ -265,10 +327,22 @@ class StepCore:
             return [Lost(NOT_THE_BEGINNING)]
         self._start_from(step)
         self._loaded_in = self.view.number if view is None else view
-        self._offers = {offer for offer in self._offers if offer > step}
+        self._offers = {offer: verdict for offer, verdict in self._offers.items() if offer > step}
         if self.mode is Mode.LOADING:
-            return self._caught_up()
+            return [*self._compare_beginning(step), *self._caught_up()]
         return self._take_offers()
+
+    def _compare_beginning(self, step: int) -> list[StepAction]:
+        """What a lineage begins with is compared by all who begin it."""
+        begins = all(holding.newest == BLANK for holding in self._heard.values())
+        return self.verifying.begin(step) if self.verifying is not None and begins else []
+
+    def digested(self, step: int, digest: bytes) -> list[StepAction]:
+        """The copy of the state after this step has that digest; an empty one if there is no copy."""
+        if self.verifying is None:
+            return []
+        actions = self.verifying.digested(step, digest)
+        return [*actions, *self._say_end()]
 
     def _start_from(self, step: int) -> None:
         """The state after this step is ours, though not its record."""
@@ -287,7 +361,7 @@ class StepCore:
         began, self._fed_in, self._fed_top = view > self._fed_in, view, top
         self._fed_first = first if began else max(first, self._fed_first)
         if began:
-            self._offers = {offer for offer in self._offers if offer <= top}
+            self._offers = {offer: said for offer, said in self._offers.items() if offer <= top}
         if began and self.newest > top:
             return [Lost(f"it has records to step {self.newest}, and members only to step {top}")]
         return []
@@ -331,11 +405,15 @@ class StepCore:
         if self.mode is Mode.JOINING:
             # One who comes out of step has no share of the record to hand over: ask for it instead.
             return self._speak()
-        return [Say((sender,), Holding(self.newest, running=True))]
+        return [Say((sender,), self._mine(running=True))]
+
+    def _mine(self, *, running: bool = False) -> Holding:
+        verified = self.verifying.verified if self.verifying is not None else BLANK
+        return Holding(self.newest, running, verified, self.fork)
 
     def _speak(self) -> list[StepAction]:
         self.mode = Mode.RECONCILING
-        mine = Holding(self.newest)
+        mine = self._mine()
         self._heard[self.replica] = mine
         self._holds[self.replica] = self.newest
         return [Say(self.others, mine), *self._reconcile()]
@@ -344,12 +422,14 @@ class StepCore:
         members = [m.replica for m in self.view.members]
         if any(replica not in self._heard for replica in members):
             return []
-        newest = {replica: self._heard[replica].newest for replica in members}
+        fork = max((self._heard[replica].fork for replica in members), key=lambda fork: fork.view)
+        newest = {replica: _in_fork(self._heard[replica], fork) for replica in members}
+        actions: list[StepAction] = self._go_back(fork) if fork != self.fork else []
         if max(newest.values()) == BLANK:
-            return self._found(min(members))
+            return [*actions, *self._found(min(members))]
         self._top = max(newest.values())
         teacher, *self._teachers = sorted(replica for replica in members if newest[replica] == self._top)
-        actions = self._pins(newest, teacher)
+        actions += self._pins(newest, teacher)
         # What was said may be out of date: a state that was on its way has been loaded meanwhile.
         if self.newest == BLANK:
             self.mode = Mode.LOADING
@@ -382,7 +462,18 @@ class StepCore:
         self._start_from(step)
         self._top = step
         newest = {m.replica: step if m.replica == self.replica else BLANK for m in self.view.members}
-        return [*self._pins(newest, self.replica), *self._caught_up()]
+        begins = self.verifying.founded(step) if self.verifying is not None else []
+        return [*begins, *self._pins(newest, self.replica), *self._caught_up()]
+
+    def _go_back(self, fork: Fork) -> list[StepAction]:
+        """What this life holds after that step is void. If it has no copy of the state, all is."""
+        kept = self.verifying is not None and self.verifying.go_back(fork.step)
+        step = fork.step if kept else BLANK
+        self.fork = fork
+        self.closing = False
+        self._start_from(step)
+        self._offers.clear()
+        return [GoBack(fork, step)]
 
     def _pins(self, newest: dict[int, int], teacher: int) -> list[StepAction]:
         """Who gets the state after the newest step: blank members, and learners that do not have it yet."""
@@ -430,7 +521,7 @@ class StepCore:
         if self._holds.get(self.replica) == self.newest:
             return []
         self._holds[self.replica] = self.newest
-        return [Say(self.others, Holding(self.newest, running=True))]
+        return [Say(self.others, self._mine(running=True))]
 
     # A view that was switched to in band.
 
@@ -451,12 +542,13 @@ class StepCore:
         ]
         return actions + self._caught_up()
 
-    def _handed(self, sender: int, step: int) -> list[StepAction]:
+    def _handed(self, sender: int, handed: Handed) -> list[StepAction]:
         """Feeds came before this on the same connections. What is missing still is not coming: ask for it."""
+        step = handed.step
         if self.newest > step:
             return [Lost(f"it holds step {self.newest}, and members are only at step {step}")]
         self.mode, self._top, self._fed = Mode.FETCHING, step, step - 1
-        actions = self._take(step)
+        actions = self._take(step, handed.verdict)
         if self.mode is Mode.FETCHING:
             actions.append(Say((sender,), Want(self.step)))
         return actions
@@ -464,8 +556,9 @@ class StepCore:
     # One step.
 
     def _near(self, step: int) -> bool:
-        if self.newest == BLANK:
-            # The state that is on its way may be that of any step, and the others may be done with the next.
+        if self.newest == BLANK or self.mode is Mode.RECONCILING:
+            # The state that is on its way may be that of any step, and the others may be done with the next;
+            # or all go back, and others were quicker.
             return (step, Trial.FIRST) in self._parts or len(self._parts) < PARTS_AHEAD
         return self.newest < step <= self.newest + PARTS_AHEAD
 
@@ -480,6 +573,9 @@ class StepCore:
             return self._look_for_closing(parts)
         if any(part.closing for part in parts.values()):
             return self._close(parts)
+        verdict = self._verdict()
+        if isinstance(verdict, Void):
+            return self._undo(verdict)
         surveys = self._surveys and self.trial is not Trial.HEARING
         if surveys and not self._surveying:
             self._surveying = True
@@ -492,14 +588,71 @@ class StepCore:
         if not members <= self._sums.get(attempt, set()):
             return []
         if not self.judges or self.trial is Trial.FINAL:
-            return self._complete(self._parts[self.step, Trial.FIRST])
+            return self._complete(verdict)
         if self._judging:
             return []
         self._judging = True
         return [Judge(*attempt)]
 
+    def _verdict(self) -> Verdict | Void:
+        """What the parts of the first trial say of the states of those who made them, taken together."""
+        parts = self._parts[self.step, Trial.FIRST]
+        return judge({m.replica: parts[m.replica].check for m in self.view.members}, self.fork)
+
+    def _undo(self, void: Void) -> list[StepAction]:
+        """States differ: nothing comes of this attempt, and nothing of all since the last verified state."""
+        self._parts, self._surveyed, self._sums, self._endings = {}, {}, {}, {}
+        actions = self._go_back(Fork(self.view.number, void.back_to))
+        if self.verifying is not None and not void.members:
+            self.verifying.recomputing.go_back(void.step, void.digests)
+        self.mode, self._ending = Mode.VOID, False
+        return [void.said, *actions]
+
+    def end(self) -> list[StepAction]:
+        """The loop of steps ends after the newest one. Says `EndReached` when all states are known to be
+        equal, or when nobody can say anything else; and nothing in a view that ends before that."""
+        if self.mode is not Mode.RUNNING or self._ending or self._contributed:
+            return []
+        if self.verifying is None or not self.others:
+            return [EndReached(self.newest)]
+        self._ending = True
+        last = self.verifying.check(self.newest, due=False)
+        begin = self.verifying.begin(self.newest) if last.step != self.newest else []
+        return [*begin, *self._say_end()]
+
+    def _say_end(self) -> list[StepAction]:
+        """Once the digest of the last state is there."""
+        if not self._ending or self.verifying is None or not self.verifying.known:
+            return []
+        mine = self.verifying.check(self.newest, due=False)
+        known = self._endings.setdefault(self.newest, {})
+        if self.replica in known:
+            return []
+        known[self.replica] = mine
+        return [Say(self.others, Ending(self.newest, mine)), *self._end()]
+
+    def _end(self) -> list[StepAction]:
+        """Who has gone on, or compares nothing, has said something else by now."""
+        endings, parts = self._endings.get(self.newest, {}), self._parts.get((self.step, Trial.FIRST), {})
+        if not self._ending or self.replica not in endings or self.mode is not Mode.RUNNING:
+            return []
+        checks: dict[int, Check | None] = {replica: part.check for replica, part in parts.items()}
+        checks |= endings
+        if any(m.replica not in checks for m in self.view.members):
+            return []
+        verdict = judge(checks, self.fork)
+        if isinstance(verdict, Void):
+            return self._undo(verdict)
+        self._ending = False
+        assert self.verifying is not None
+        # Whether the next step's state is chosen is not decided here.
+        outcome = Verdict(verified=verdict.verified, digest=verdict.digest, dropped=verdict.dropped)
+        return [*self.verifying.take(self.newest, outcome), EndReached(self.newest)]
+
     def _look_for_closing(self, parts: dict[int, Part]) -> list[StepAction]:
         """One that goes on while we have left: say so at once, it may never hear from everybody."""
+        if self._ending:
+            return self._end()
         others = tuple(sorted(replica for replica, part in parts.items() if not part.closing))
         if self.closing and self._contributed and others:
             return [LeftAlone(others)]
@@ -512,24 +665,33 @@ class StepCore:
             return [*self._tell_stable(self.newest), AllDone()]
         return [LeftAlone(others)] if self.closing else []
 
-    def _complete(self, parts: dict[int, Part]) -> list[StepAction]:
+    def _complete(self, verdict: Verdict) -> list[StepAction]:
+        parts = self._parts[self.step, Trial.FIRST]
+        if self.verifying is not None and len(parts) == 2:
+            checks = {replica: part.check for replica, part in parts.items()}
+            sums = {replica: check.checksum for replica, check in checks.items() if check is not None}
+            self.verifying.recomputing.contributed(self.step, sums)
         named = {part.pending for part in parts.values()}
         switch = named.pop() if len(named) == 1 else 0
-        actions = self._hold(self.step)
+        actions = self._hold(self.step, verdict)
         if switch > self.view.number:
             # The attempt of the next step belongs to the next view.
             return [*actions, Follow(switch)]
         return [*actions, Attempt(self.step)]
 
-    def _hold(self, step: int) -> list[StepAction]:
+    def _hold(self, step: int, verdict: Verdict) -> list[StepAction]:
         """The record of this step is ours."""
+        if self._of_another_branch(step, verdict.fork):
+            return [Lost(f"its state after step {step - 1} is of a branch that members have left")]
         self.newest = step
         for trial in Trial:
             self._parts.pop((step, trial), None)
             self._surveyed.pop((step, trial), None)
             self._sums.pop((step, trial), None)
         self._begin_trial(Trial.FIRST)
-        actions: list[StepAction] = [Completed(step)]
+        actions: list[StepAction] = [Completed(step, verdict)]
+        if self.verifying is not None:
+            actions += self.verifying.take(step, verdict)
         if self.mode is Mode.RUNNING:
             actions += self._tell_stable(step - 1)
         elif self.view.member(self.replica) is None:
@@ -538,6 +700,17 @@ class StepCore:
         kept = KEPT_FOR_LEARNERS if self.view.learners else KEPT
         self.oldest = max(self.oldest, step - kept + 1)
         return actions
+
+    def _of_another_branch(self, step: int, fork: Fork) -> bool:
+        """Whether a record that was made behind this fork does not follow upon what this life holds."""
+        if fork.view < self.fork.view:
+            return step > self.fork.step
+        if fork.view == self.fork.view:
+            return False
+        if step - 1 > fork.step and self._loaded_in <= fork.view:
+            return True
+        self.fork = fork
+        return False
 
     def _tell_stable(self, last: int) -> list[StepAction]:
         """All members have contributed after this step, so all hold it, and all before it. Steps whose
@@ -552,19 +725,20 @@ class StepCore:
 
     # Records that others hold.
 
-    def _take(self, step: int) -> list[StepAction]:
+    def _take(self, step: int, verdict: Verdict) -> list[StepAction]:
         if step > self.newest:
-            self._given.add(step)
+            self._given[step] = verdict
         return self._take_offers()
 
     def _take_offers(self) -> list[StepAction]:
-        if self.newest == BLANK or self.mode in (Mode.IDLE, Mode.RUNNING, Mode.PAUSED, Mode.DONE):
+        if self.newest == BLANK or self.mode in IMMUNE:
             return []
         actions: list[StepAction] = []
         while self.step in self._offers or self.step in self._given:
-            self._offers.discard(self.step)
-            self._given.discard(self.step)
-            actions += self._hold(self.step)
+            offered, given = self._offers.pop(self.step, None), self._given.pop(self.step, None)
+            actions += self._hold(self.step, given or offered or NOTHING_SAID)
+            if any(isinstance(action, Lost) for action in actions):
+                return actions
         arrived = self.mode is Mode.FETCHING and self.newest == self._top
         if arrived:
             actions += self._caught_up()

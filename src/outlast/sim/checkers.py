@@ -40,6 +40,10 @@ class Checkers:
         self._newest_adopted: dict[tuple[int, int], int] = {}
         self.views = 0
 
+    def view(self, number: int) -> View:
+        """The one that was committed under this number."""
+        return self._committed[number]
+
     def committed(self, leader: str, before: Membership | None, after: Membership) -> None:
         held = self._sim.store.leadership
         self._require(
@@ -95,6 +99,9 @@ class Checkers:
         for seat in before.seats.values():
             now = after.seats.get(seat.replica)
             if now is None or not seat.present or now.standing is not Standing.EVICTED:
+                continue
+            if any(charge.life == (seat.replica, seat.incarnation) for charge in after.charges):
+                # Whether that is just, `truth` has seen to.
                 continue
             # Between two, nobody can say which of them is cut off.
             pair = before.seats.values() if len(before.view.members) == 2 else [seat]

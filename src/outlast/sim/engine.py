@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from outlast.protocol import member, saving
@@ -55,6 +55,7 @@ class Piece:
     digest: int
     claim: int
     """Part of the state: under which claim it is saved."""
+    bent: bool
 
     @property
     def key(self) -> tuple[int, int]:
@@ -183,7 +184,28 @@ class Engine:
             case words.Judge():
                 self._judge(action.step, action.trial)
             case words.Completed():
-                self._completed(action.step)
+                self._completed(action.step, action.verdict)
+            case words.Digest():
+                self.trainer.copy_at(action.step)
+            case words.Verified():
+                if action.kept:
+                    sim.truth.verified(self, action.step)
+            case words.Differ():
+                sim.truth.differs(self, action)
+            case words.GoBack():
+                sim.truth.goes_back(self, action.fork, action.step)
+                sim.history.goes_back(self, action.step)
+                self.records.clear()
+                self._offers.clear()
+                self._pieces = {k: p for k, p in self._pieces.items() if p.view == self.view.number}
+                self.trainer.go_back(action.step, action.fork.step)
+                self._look_at_pieces()
+            case words.EndReached():
+                self.trainer.ended = action.step
+            case words.Accused():
+                sim.truth.accuses(self, action.member, action.step)
+            case words.Dropped():
+                pass
             case words.Stable():
                 sim.history.stable(self, action.step)
             case words.Pin() if self.node.replica in action.servers:
@@ -289,6 +311,10 @@ class Engine:
                 self.perform(self.participant.learner_loaded(body.learner, now))
             case words.Switched():
                 self.perform(self.participant.switched(body.view, now))
+            case words.Whole():
+                assert isinstance(frame.payload, int)
+                whole = words.Whole(body.step, self.node.sim.truth.said(frame.payload))
+                self.perform(self.participant.frame(replace(frame, body=whole), now))
             case _:
                 self.perform(self.participant.frame(frame, now))
 
@@ -331,7 +357,7 @@ class Engine:
         if again is not None:
             self.perform(self.participant.judged(step, trial, self.node.sim.world.now, again=again))
 
-    def _completed(self, step: int) -> None:
+    def _completed(self, step: int, verdict: words.Verdict) -> None:
         number = self.view.number
         trials = [self._sums.pop((number, step, trial), {}) for trial in words.Trial]
         members = [m.replica for m in self.view.members]
@@ -350,6 +376,7 @@ class Engine:
         self._offers.pop(step, None)
         if by_attempt:
             self.node.sim.vault.completed_in[record] = self.view.number
+            self.node.sim.truth.notes(self, step, record, verdict)
         self.node.sim.history.completed(self, step, record, by_attempt=by_attempt)
         self.saver.completed(step, record)
 
@@ -379,22 +406,28 @@ class Engine:
         del self._shares[key]
         now = self.node.sim.world.now
         self.node.sim.history.assembled(self, share.step, set(shares.values()))
+        verdict = self.node.sim.truth.said(share.record)
         if share.handed:
-            body, payload = words.Handed(share.step), share.record
+            body, payload = words.Handed(share.step, verdict), share.record
             handed = member.Frame(frame.sender, frame.incarnation, share.view, body, payload)
             self.perform(self.participant.frame(handed, now))
         elif share.step > self.core.newest and not self.core.undone(share.step, share.view):
             self._offers[share.step] = (share.view, share.record)
-            self.perform(self.participant.offered(share.step, now, share.view))
+            self.perform(self.participant.offered(share.step, now, share.view, verdict))
 
     def serve(self, to: Member, view: int, step: int, servers: tuple[int, ...], digest: int) -> None:
         """Send the own share of the state after this step, which the training thread has copied."""
         index = servers.index(self.node.replica)
         for number in range(PIECES):
-            self._send(to, Piece(view, step, index, len(servers), number, digest, self.saver.claim))
+            piece = Piece(
+                view, step, index, len(servers), number, digest, self.saver.claim, self.trainer.bent
+            )
+            self._send(to, piece)
 
     def _receive_piece(self, piece: Piece) -> None:
-        if self.core.newest != words.BLANK:
+        # One that reconciles may turn out to have no state when all have spoken.
+        may_need = self.core.mode is words.Mode.RECONCILING and piece.view == self.view.number
+        if self.core.newest != words.BLANK and not may_need:
             return
         newest = max((one.view for one in self._pieces.values()), default=0)
         if piece.view < newest:
@@ -403,10 +436,20 @@ class Engine:
             self._pieces.clear()
         self._pieces[piece.key] = piece
         self._moved_at = self.node.sim.world.now
-        self.node.sim.history.pinned(self, {(one.step, one.digest) for one in self._pieces.values()})
+        if not any(one.bent for one in self._pieces.values()):
+            self.node.sim.history.pinned(self, {(one.step, one.digest) for one in self._pieces.values()})
+        self._look_at_pieces()
+
+    def _look_at_pieces(self) -> None:
+        piece = next(iter(self._pieces.values()), None)
+        if piece is None or self.core.newest != words.BLANK:
+            return
+        bent = any(one.bent for one in self._pieces.values())
+        states = {one.digest for one in self._pieces.values()}
         if len(self._pieces) == piece.servers * PIECES:
             self.saver.claim = piece.claim
-            self.trainer.receive_state(piece.step, piece.digest, piece.view)
+            digest = self.node.sim.truth.mixes(states) if len(states) > 1 else piece.digest
+            self.trainer.receive_state(piece.step, digest, piece.view, bent=bent)
 
     def begin(self, step: int, digest: int) -> None:
         """The lineage begins with the state after this step, unless somebody else has begun it meanwhile."""

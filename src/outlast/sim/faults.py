@@ -39,6 +39,8 @@ class Faults:
             self._lie_in_wait,
             self._lie_in_wait_for_a_commit,
         ]
+        if sim.compare_every:
+            kinds += [self._flip_a_bit, self._flip_a_bit]
         # Each run has its own mixture, so that some runs are all of one kind and others a bit of everything.
         self._kinds = sim.world.chance.sample(kinds, sim.world.chance.randint(1, len(kinds)))
         if sim.calm:
@@ -99,6 +101,14 @@ class Faults:
         if node is not None:
             self._touch(node, 0.0, "is killed")
             node.kill("was killed by SIGKILL")
+
+    def _flip_a_bit(self) -> None:
+        """In the state of one that trains with others: nobody sees it happen."""
+        node = self._some_replica()
+        if node is None or not node.engine.trains or len(node.engine.view.members) < 2:
+            return
+        if self._sim.truth.flip(node.engine):
+            self._touch(node, 1e9, "has a bit flipped in its state")
 
     def _cut_power(self) -> None:
         """All replicas die at once, and the training state with them: what is left is in the vault."""

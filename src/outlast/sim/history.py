@@ -45,14 +45,16 @@ class Past:
     records: dict[int, int] = field(default_factory=dict)
     states: dict[int, int] = field(default_factory=dict)
     attempted: int = BLANK
+    fork: int = 0
+    """The view of the newest fork behind what it holds."""
 
 
 class History:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._pasts: dict[Life, Past] = {}
-        self._told: dict[int, tuple[int, frozenset[Life]]] = {}
-        """Stable steps: the record, and who was a member then."""
+        self._told: dict[tuple[int, int], tuple[int, frozenset[Life]]] = {}
+        """Stable steps, with the fork behind them: the record, and who was a member then."""
         self._ever_stable: set[tuple[int, int]] = set()
         """Steps with the records that were called stable, also by lives that are over."""
         self._given_up: set[Life] = set()
@@ -105,15 +107,17 @@ class History:
         life, view = _life(engine), engine.view
         who = engine.node.name
         past = self._past(life)
+        past.fork = engine.core.fork.view
         require(step == past.newest + 1, f"{who} completes step {step} after step {past.newest}")
         present = self._present()
         if life in present:
             for other in self._compared(present):
-                if self._pasts[other].records.get(step, record) != record:
+                same = self._pasts[other].fork == past.fork
+                if same and self._pasts[other].records.get(step, record) != record:
                     raise Violation(
                         f"{who} holds another record of step {step} than replica {other[0]}, life {other[1]}"
                     )
-            told, members = self._told.get(step, (record, frozenset()))
+            told, members = self._told.get((past.fork, step), (record, frozenset()))
             require(
                 told == record or not members & present,
                 f"{who} replaces the record of step {step}, which was stable",
@@ -146,16 +150,31 @@ class History:
         life = _life(engine)
         past = self._past(life)
         past.newest = max(past.newest, step)
+        if engine.trainer.bent:
+            return
         past.states[step] = digest
         present = self._present()
         if life not in present:
             return
         for other in self._compared(present) - self._given_up:
-            if self._pasts[other].states.get(step, digest) != digest:
+            same = self._pasts[other].fork == past.fork
+            if same and self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
                     f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "
                     f"life {other[1]}"
                 )
+
+    def goes_back(self, engine: Engine, step: int) -> None:
+        """What this life holds after this step is void; see `truth.py` for when that may be."""
+        past = self._past(_life(engine))
+        past.newest = past.attempted = step
+        past.fork = engine.core.fork.view
+        past.records = {one: record for one, record in past.records.items() if one <= step}
+        past.states = {one: state for one, state in past.states.items() if one <= step}
+
+    def forgets(self, engine: Engine) -> None:
+        """The states that this life has been in say nothing about others any more."""
+        self._past(_life(engine)).states.clear()
 
     def gives_up(self, engine: Engine) -> None:
         """A life knows that its state is void, though it has not said so to the coordinator yet."""
@@ -169,12 +188,13 @@ class History:
             self._ever_stable.add((step, record))
         if record is None or _life(engine) not in self._present():
             return
-        told, before = self._told.get(step, (record, frozenset()))
+        key = (self._past(_life(engine)).fork, step)
+        told, before = self._told.get(key, (record, frozenset()))
         require(
             told == record or not before & self._present(),
             f"{engine.node.name} calls another record of step {step} stable than was told before",
         )
-        self._told[step] = (record, members)
+        self._told[key] = (record, members)
 
     def saves(self, engine: Engine, step: int, digests: set[int]) -> None:
         """This committer has all stripes of a checkpoint, and asks for leave to commit it."""
@@ -184,7 +204,7 @@ class History:
             f"{engine.node.name} is about to commit step {step}, which is not stable",
         )
         require(
-            digests == {past.states[step]},
+            digests <= {past.states.get(step, next(iter(digests)))},
             f"{engine.node.name} is about to commit another state than the one after step {step}",
         )
 
@@ -198,7 +218,7 @@ class History:
     def _check_held(self, engine: Engine, step: int, does: str) -> None:
         for m in engine.view.members:
             past = self._past((m.replica, m.incarnation))
-            if past.newest < step:
+            if past.newest < step and past.fork <= engine.core.fork.view:
                 raise Violation(
                     f"{engine.node.name} {does.format(step)} in view {engine.view.number}, but replica "
                     f"{m.replica} holds {past.newest}"

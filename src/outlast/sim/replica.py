@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from outlast.protocol import member
 from outlast.protocol.messages import Message, Phase, Register, Report
 from outlast.protocol.participant import Action, Participant
+from outlast.protocol.steps import StepCore
 from outlast.protocol.supervision import Exit, Sample
 from outlast.sim.world import Node
 
@@ -28,7 +29,7 @@ class ReplicaNode(Node):
         self.core = sim.cast.member(
             replica=replica, process=process, agent=agent.name, address="", timing=sim.timing
         )
-        self.participant = Participant(self.core, sim.cast.steps, sim.cast.saves)
+        self.participant = Participant(self.core, self._begin_steps, sim.cast.saves)
         self.engine = sim.cast.engine(self, self.participant)
         self.hanging = False
         self.wrong_until = 0.0
@@ -38,6 +39,12 @@ class ReplicaNode(Node):
         self._phase_view = 0
         self._step = 0
         self._paused_since: float | None = None
+
+    def _begin_steps(self, replica: int) -> StepCore:
+        core = self.sim.cast.steps(replica)
+        if self.sim.compare_every:
+            core.verifying = self.sim.cast.verifying()
+        return core
 
     @property
     def step(self) -> int:
@@ -114,6 +121,7 @@ class ReplicaNode(Node):
 
     def finish(self) -> None:
         self.sim.world.note(self.name, f"has done all its work, step {self.step}")
+        self.sim.truth.ends(self.engine)
         self.enter(Phase.DONE)
         self._exit(Exit(how="has finished", clean=True))
 

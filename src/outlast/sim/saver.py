@@ -44,14 +44,16 @@ class Saver:
         if self._vault.says_save(record) and not self._sim.spec.shadows:
             engine = self._engine
             made_in = self._vault.completed_in[record]
-            engine.perform(engine.participant.save_decided(step, made_in, self._sim.world.now))
+            gated = self._sim.truth.said(record).chosen
+            engine.perform(engine.participant.save_decided(step, made_in, self._sim.world.now, gated=gated))
 
     def applied(self, step: int, record: int) -> None:
         """A shadow saves by itself what it has applied."""
         engine = self._engine
         follows = self._sim.spec.is_shadow(engine.node.replica) and self.claim > 0
         if follows and self._vault.says_save(record) and self.saves_since == math.inf:
-            engine.perform(engine.participant.save_alone(step, self._sim.world.now))
+            gated = self._sim.truth.said(record).chosen
+            engine.perform(engine.participant.save_alone(step, self._sim.world.now, gated=gated))
 
     def do(self, action: saving.SaveAction) -> None:
         match action:
@@ -86,6 +88,9 @@ class Saver:
 
     def put(self, save: saving.Save, stripe: StripeObject) -> None:
         def answered(done: bool) -> None:
+            if self._engine.participant.saves.save != save:
+                # It was given up; and after members have gone back, another one may be at the same step.
+                return
             if done:
                 self.durable(save, stripe)
             else:
@@ -179,6 +184,10 @@ class Saver:
     def begin(self, claim: int, base: Checkpoint | None) -> None:
         engine = self._engine
         self.claim, self._looks = claim, False
+        if base is None and engine.trainer.void:
+            # What it began with is gone; a new process has that.
+            engine.node.kill("has no state to go back to")
+            return
         digest = self._vault.manifests[base].digest if base is not None else 0
         step = base.step if base is not None else 0
         if claim:

@@ -13,6 +13,7 @@ from outlast.protocol.member import MemberCore
 from outlast.protocol.saving import SaveCore
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
+from outlast.protocol.verifying import Verifying
 from outlast.protocol.views import JobSpec, Seat, View
 from outlast.sim.checkers import Checkers, Violation
 from outlast.sim.doubts import Doubts, Misfortune
@@ -25,12 +26,13 @@ from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode
 from outlast.sim.replica import ReplicaNode
 from outlast.sim.saver import Saver
 from outlast.sim.store import SLOWEST_REQUEST_S, SimStore
+from outlast.sim.truth import Truth
 from outlast.sim.vault import SimVault
 from outlast.sim.world import World
 
 FAULTY_FOR_S = 8.0
 ENDLESS = 10**9
-BACK_WITHIN_S = 25.0
+BACK_WITHIN_S = 35.0
 """Longer than the slowest ordinary way back: a lease, a window of trust, a hang, a restart, a join."""
 
 WRONG_LATELY_S = 5.0
@@ -51,6 +53,7 @@ class Cast:
     member: Callable[..., MemberCore] = MemberCore
     steps: Callable[[int], StepCore] = SUSPICIOUS
     saves: Callable[[int], SaveCore] = SaveCore
+    verifying: Callable[[], Verifying] = Verifying
     engine: Callable[..., Engine] = Engine
     doubts: Callable[[Engine], Doubts] = Doubts
     saver: Callable[[Engine], Saver] = Saver
@@ -68,6 +71,7 @@ class Verdict:
     charges: int
     commits: int
     resumes: int
+    returns: int
     back_after_s: float
 
     @property
@@ -99,6 +103,10 @@ class Simulation:
         self.vault = self.cast.vault(self)
         self.checkers = Checkers(self)
         self.history = History(self)
+        self.truth = Truth(self)
+        # Drawn apart, too, like the shadows.
+        self.compare_every = random.Random(f"verify-{seed}").choice([0, 1, 3, 10])
+        """After so many steps states are compared; 0 for a job that compares none."""
         self.store.on_commit = self.checkers.committed
         self.coordinators = [CoordinatorNode(self, f"coordinator-{i}") for i in range(chance.randint(1, 3))]
         machines = chance.randint(1, min(3, replicas))
@@ -157,6 +165,10 @@ class Simulation:
         ]
         return len(wrong) >= min(2, len(view.members))
 
+    def is_due(self, step: int) -> bool:
+        """Whether it is time to compare states, or to save one, which is compared, too."""
+        return self.compare_every > 0 and step % self.compare_every == 0
+
     def leaves(self, seat: Seat) -> bool:
         return (seat.replica, seat.process) in self.asked_to_leave
 
@@ -184,6 +196,7 @@ class Simulation:
             charges=len(self.store.document.charges) if self.store.document is not None else 0,
             commits=self.vault.commits,
             resumes=self.vault.resumes,
+            returns=self.truth.returns,
             back_after_s=back_after_s,
         )
 
@@ -203,7 +216,7 @@ class Simulation:
             faults.step_in()
             if self._finished():
                 return self.world.now - quiet_since
-            moves = self._all_moved(before) and self._saves_move(quiet_since)
+            moves = self._all_moved(before) and self._saves_move(quiet_since) and self.truth.nobody_is_bent()
             if self.last_step == ENDLESS and self._all_back() and moves:
                 return self.world.now - quiet_since
         back = "everybody is back" if self.last_step == ENDLESS else "the job has ended"

@@ -26,6 +26,8 @@ class Tally:
     commits: int = 0
     resumes: int = 0
     """Beginnings of a lineage from a checkpoint."""
+    returns: int = 0
+    """How often members found that states differ, and went back."""
     slowest_return_s: float = 0.0
 
     def add(self, outcome: Verdict) -> None:
@@ -36,6 +38,7 @@ class Tally:
         self.charges += outcome.charges
         self.commits += outcome.commits
         self.resumes += outcome.resumes
+        self.returns += outcome.returns
         self.slowest_return_s = max(self.slowest_return_s, outcome.back_after_s)
 
 

@@ -30,6 +30,16 @@ class Trainer:
         self._testified: tuple[int, int] | None = None
         self._pins: list[tuple[Pin, int]] = []
         self._received: tuple[int, int, int] | None = None
+        self.bent = False
+        """Whether the state is not what the records say; see `truth.py`."""
+        self.copies: dict[int, tuple[int, bool]] = {}
+        """States that were copied to be compared, and whether they were bent."""
+        self.void = False
+        """Whether the state was found to be wrong, and there is none to go back to."""
+        self._copy_at = BLANK
+        self._back_to: int | None = None
+        self._ends_in: tuple[int, int] | None = None
+        self.ended = BLANK
 
     @property
     def loading(self) -> bool:
@@ -44,20 +54,57 @@ class Trainer:
         self._attempt = (step, trial)
 
     def pin(self, pin: Pin, view: int) -> None:
-        self._sim.history.pins(self._engine, pin, self.applied)
+        self._sim.history.pins(self._engine, pin, self.applied if self._back_to is None else self._back_to)
         self._pins.append((pin, view))
 
+    def copy_at(self, step: int) -> None:
+        """Copy the state after this step, and digest it."""
+        self._copy_at = step
+        self._look_at_copy()
+
+    def _look_at_copy(self) -> None:
+        if self.applied != self._copy_at or self.applied == BLANK or self._back_to is not None:
+            return
+        step, self._copy_at = self.applied, BLANK
+        verifying = self._engine.core.verifying
+        kept = verifying.verified if verifying is not None else BLANK
+        self.copies = {one: copy for one, copy in self.copies.items() if one == kept}
+        self.copies[step] = (self.digest, self.bent)
+        self._sim.truth.copies(self._engine, step)
+        digest = (self.digest & (1 << 64) - 1).to_bytes(8, "big")
+        delay_s = self._sim.world.chance.choice([0.002, 0.02, 0.2])
+        self._sim.world.after(delay_s, self._engine.node, self._digested, step, digest)
+
+    def _digested(self, step: int, digest: bytes) -> None:
+        if not self._engine.over:
+            self._engine.perform(self._engine.participant.digested(step, digest, self._sim.world.now))
+
+    def go_back(self, step: int, after: int) -> None:
+        """The state is void; load the copy of that step, or wait for the one after that one."""
+        self._pins = [(pin, view) for pin, view in self._pins if pin.step <= after]
+        self._attempt, self._copy_at, self._received = None, BLANK, None
+        self._computed = None
+        if step == BLANK:
+            self.applied, self.digest, self.bent, self.void = BLANK, 0, False, True
+            self.copies.clear()
+        else:
+            self._back_to = step
+
     def found(self, step: int, digest: int) -> None:
+        self.bent = self.void = False
+        self._sim.truth.begins(step, digest)
         self._set_state(step, digest)
 
-    def receive_state(self, step: int, digest: int, view: int) -> None:
+    def receive_state(self, step: int, digest: int, view: int, *, bent: bool) -> None:
         if self.applied == BLANK:
-            self._received = (step, digest, view)
+            self._received, self.bent = (step, digest, view), bent
             self.poke()
 
     def _set_state(self, step: int, digest: int) -> None:
-        self.applied, self.digest = step, digest
+        self.applied, self.digest, self.void = step, digest, False
+        self._sim.truth.stands_at(self._engine, digest)
         self._sim.history.stands_at(self._engine, step, digest)
+        self._look_at_copy()
         self._engine.saver.look()
 
     # What it does.
@@ -68,7 +115,9 @@ class Trainer:
         if self._busy or engine.node.hanging or engine.over or not engine.node.up:
             return
         due = next((entry for entry in self._pins if entry[0].step == self.applied), None)
-        if due is not None:
+        if self._back_to is not None:
+            self._work(0.001, 0.05, Phase.COMPUTING, self._gone_back)
+        elif due is not None:
             self._work(0.001, 0.02, Phase.COMPUTING, partial(self._copied, *due))
         elif self._received is not None and self.applied == BLANK:
             self._work(0.005, 0.1, Phase.STARTING, self._loaded)
@@ -86,6 +135,12 @@ class Trainer:
             engine.node.enter(Phase.COMPUTING, attempts_in=view)
             self._work(0.0, 0.06, Phase.COMPUTING, lambda: self._testifies(step, view))
             return
+        if trial == Trial.FIRST and self.applied >= self._sim.last_step and self.ended != self.applied:
+            if self._ends_in != (view, step):
+                self._ends_in = (view, step)
+                engine.node.enter(Phase.WAITING, attempts_in=view)
+                engine.perform(engine.participant.end(self._sim.world.now))
+            return
         if trial != Trial.FIRST:
             pass
         elif self.applied >= self._sim.last_step:
@@ -98,6 +153,10 @@ class Trainer:
             return
         self._attempt = None
         engine.node.enter(Phase.WAITING, attempts_in=view)
+        if trial == Trial.FIRST:
+            engine.core.due = self._sim.is_due(step)
+            engine.core.checksum = self._sim.truth.checksum(self.digest)
+            self._sim.truth.contributes(engine, step)
         engine.perform(engine.participant.contribute(self._sim.world.now, trial))
 
     def _computes(self, step: int, view: int) -> None:
@@ -108,12 +167,24 @@ class Trainer:
     def _testifies(self, step: int, view: int) -> None:
         self._testified = (step, view)
 
+    def _gone_back(self) -> None:
+        if self._back_to is None:
+            return
+        step, self._back_to = self._back_to, None
+        digest, self.bent = self.copies[step]
+        self._set_state(step, digest)
+
     def _apply(self) -> None:
-        record = self._engine.records[self.applied + 1]
-        self._set_state(self.applied + 1, hash((self.digest, record)))
+        record = self._engine.records.get(self.applied + 1)
+        if record is None or self._back_to is not None or self.applied == BLANK:
+            # It went back meanwhile.
+            return
+        self._set_state(self.applied + 1, self._sim.truth.after(self.digest, record))
         self._engine.saver.applied(self.applied, record)
 
     def _copied(self, pin: Pin, view: int) -> None:
+        if (pin, view) not in self._pins or pin.step != self.applied or self._back_to is not None:
+            return
         self._pins.remove((pin, view))
         self._engine.serve(pin.to, view, pin.step, pin.servers, self.digest)
 

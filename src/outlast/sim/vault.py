@@ -86,8 +86,15 @@ class SimVault:
         that are at one already have said in their parts that they are against it."""
         if record not in self._says:
             busy = any(node.participant.saves.save is not None for node in self._sim.replicas())
-            self._says[record] = self.save_every > 0 and record % self.save_every == 0 and not busy
+            wanted = self.save_every > 0 and record % self.save_every == 0
+            self._says[record] = wanted and not busy and self._comparable(record)
         return self._says[record]
+
+    def _comparable(self, record: int) -> bool:
+        """Where states are compared, only such are saved; one that is alone has nobody to compare with."""
+        members = self._sim.checkers.view(self.completed_in[record]).members
+        compares = self._sim.compare_every > 0 and len(members) > 1
+        return not compares or self._sim.truth.said(record).chosen
 
     def base_of(self, number: int) -> Base:
         return self.claims[number].base
@@ -184,6 +191,7 @@ class SimVault:
             document is not None and manifest.intent in document.intents,
             f"the checkpoint of step {step} is committed without its intent",
         )
+        self._sim.truth.commits(step, manifest.digest)
         if manifest.checkpoint not in self.manifests:
             self.manifests[manifest.checkpoint] = manifest
             self.commits += 1

@@ -105,7 +105,7 @@ class Assembly:
         """All tensors, as views into the space: nothing is copied, and they keep the space alive."""
         if not self.complete:
             raise ValueError(f"the pieces {self.missing()[:8]} … have not arrived yet")
-        return [self._view(entry) for entry in self.image.entries]
+        return tensors_in(self._flat, self.image)
 
     def tensor(self, index: int) -> Tensor:
         """One tensor, for which only the pieces that it lies in must have arrived."""
@@ -113,7 +113,7 @@ class Assembly:
         absent = [piece for piece in self.pieces_of(index) if not self._arrived[piece]]
         if absent:
             raise ValueError(f"the pieces {absent[:8]} of {entry.name} have not arrived yet")
-        return self._view(entry)
+        return _view(self._flat, entry)
 
     def pieces_of(self, index: int) -> range:
         """The numbers of the pieces that a tensor lies in."""
@@ -124,11 +124,17 @@ class Assembly:
         last = bisect_right(self.pieces, entry.end - 1, key=lambda piece: piece.start) - 1
         return range(first, last + 1)
 
-    def _view(self, entry: Entry) -> Tensor:
-        dtype = DTYPES[entry.dtype]
-        if not entry.size_bytes:
-            return torch.empty(entry.shape, dtype=dtype)
-        return self._flat[entry.offset : entry.end].view(dtype).view(entry.shape)
+
+def tensors_in(flat: Tensor, image: Image) -> list[Tensor]:
+    """All tensors of an image whose space begins with `flat`, as views into it."""
+    return [_view(flat, entry) for entry in image.entries]
+
+
+def _view(flat: Tensor, entry: Entry) -> Tensor:
+    dtype = DTYPES[entry.dtype]
+    if not entry.size_bytes:
+        return torch.empty(entry.shape, dtype=dtype)
+    return flat[entry.offset : entry.end].view(dtype).view(entry.shape)
 
 
 def _bytes_of(tensor: Tensor, entry: Entry, lo: int, hi: int) -> Tensor:

@@ -25,6 +25,7 @@ from outlast.errors import ConfigError
 from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
+from outlast.protocol.step_words import Fork
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import SHARDS_MOST, Member
 from outlast.rules import Mean, Rule
@@ -34,6 +35,7 @@ from outlast.state.training import TrainingState
 from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
 from outlast.train.claims import HeldClaim
+from outlast.train.comparing import Comparing, StepFacts
 from outlast.train.data import Data
 from outlast.train.engine import Engine
 from outlast.train.exchange import Exchange
@@ -44,6 +46,7 @@ from outlast.train.link import Link
 from outlast.train.reception import Reception
 from outlast.train.records import Record
 from outlast.train.restoring import Beginning
+from outlast.train.rhythm import AUTO, Verify
 from outlast.train.ruling import Ruling, checked_rule
 from outlast.train.saving import Saving, Settings
 from outlast.train.screening import Screening, checked_audit, has_scaler
@@ -58,10 +61,6 @@ log = logging.getLogger(__name__)
 RESERVED = "outlast."
 RECORDS_BEHIND = 32
 SPARE_BYTES = 64 << 20
-
-
-StepFacts = tuple[int, int, tuple[int, ...]]
-"""A step, the view in which it was completed, and the replica that computed each of its shards."""
 
 
 class Facts:
@@ -174,6 +173,7 @@ class Parts:
         self.claim = claim
         self._state = state
         engine.on_beginning = self._begin
+        engine.conduct.on_return = self._go_back
         if ledger is not None:
             engine.conduct.on_stable = self._write_down
 
@@ -203,6 +203,11 @@ class Parts:
             self.facts.resuming = False
         self.claim.claim = beginning.claim
         self.facts.given = None
+
+    def _go_back(self, fork: Fork) -> None:
+        """Steps are void, also those that were stable. Called under the engine's lock."""
+        if self._ledger is not None:
+            self._ledger.void(view=fork.view, after=fork.step)
 
     def _write_down(self, record: Record) -> None:
         """A step has become stable. Called under the engine's lock, before anybody is told of it."""
@@ -246,6 +251,7 @@ def assemble(
     exact: bool,
     audit: float = 0.0,
     saves: Saves | None = None,
+    verify: Verify = None,
 ) -> Parts:
     if data is not None and not isinstance(data, Data):
         raise ConfigError(f"data is a {type(data).__name__}: wrap the dataset itself, in outlast.Data.")
@@ -315,6 +321,7 @@ def assemble(
             is_shadow=run.read().spec.is_shadow if run is not None else lambda _: False,
             leave_within_s=given.grace_s / 2 if given is not None else 0.0,
         )
+    comparing = _comparing(verify, training, facts, changed, exact=exact, alone=link is None)
     engine = Engine(
         core=core,
         state=training,
@@ -326,6 +333,7 @@ def assemble(
         mesh=mesh,
         progress=None if link is None else link.progress,
         saving=saving,
+        comparing=comparing,
         shadow=run is not None and run.read().spec.is_shadow(core.replica),
     )
     engine.conduct.seed = lambda: facts.seed
@@ -345,6 +353,27 @@ def assemble(
         state=training,
         claim=claim,
     )
+
+
+def _comparing(
+    verify: Verify,
+    training: TrainingState,
+    facts: Facts,
+    changed: threading.Condition,
+    *,
+    exact: bool,
+    alone: bool,
+) -> Comparing | None:
+    """Without anybody else, or where bits may differ, there is nothing to compare."""
+    if verify is None:
+        return None
+    if not exact and verify != AUTO:
+        raise ConfigError(
+            f"verify = {verify!r}: with exact=False replicas may differ in their bits, so there is nothing "
+            "to compare. Leave one of them out."
+        )
+    comparing = Comparing(training, facts, verify, changed)
+    return comparing if exact and not alone else None
 
 
 def _queue_bytes(training: TrainingState, layout: Layout) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from outlast.errors import ConfigError
-from outlast.train.ledger import VERSION, Entry, Heading
+from outlast.train.ledger import VERSION, Entry, Heading, Void
 from outlast.train.sampling import SampleOrder
 
 PROBLEMS_SHOWN = 50
@@ -31,6 +31,8 @@ _USES_COUNTED = 255
 _HEADING_START = b'{"ledger"'
 _HEADINGS = msgspec.json.Decoder(Heading)
 _ENTRIES = msgspec.json.Decoder(Entry)
+_VOID_START = b'{"void_after"'
+_VOIDS = msgspec.json.Decoder(Void)
 
 
 @dataclass
@@ -48,6 +50,8 @@ class Audit:
     torn_lines: int = 0
     unlisted_shards: int = 0
     """Shards that counted, but whose replica died before it wrote down their samples."""
+    void_steps: int = 0
+    """Steps that were done, found to be wrong, and done again."""
 
     @property
     def ok(self) -> bool:
@@ -63,6 +67,8 @@ class Audit:
                 f"{self.unlisted_shards} shards are known from other members' ledgers only: "
                 "the replica that computed them died before it wrote its line"
             )
+        if self.void_steps:
+            lines.append(f"{self.void_steps} steps were found to be wrong, and done again: they do not count")
         if self.torn_lines:
             lines.append(
                 f"{self.torn_lines} lines were cut off when their writer was killed, and are ignored"
@@ -82,8 +88,11 @@ class Audit:
 def merge_ledgers(paths: Iterable[str | os.PathLike[str]]) -> Audit:
     """Read all the ledgers of a run, in any order, and check them against each other."""
     merge = _Merge()
-    for path in paths:
-        merge.read(os.fspath(path))
+    names = [os.fspath(path) for path in paths]
+    for name in names:
+        merge.read_voids(name)
+    for name in names:
+        merge.read(name)
     return merge.finish()
 
 
@@ -98,6 +107,17 @@ class _Merge:
         self._computed_by: dict[tuple[str, int, int], tuple[dict[int, int], str]] = {}
         self._counted: dict[int, set[int]] = {}
         self._uses: dict[int, bytearray] = {}
+        self._voids: set[tuple[str, int, int]] = set()
+        """A run, a view and a step: later steps in that view, or one before it, do not count."""
+        self._void_steps: set[tuple[str, int, int]] = set()
+
+    def read_voids(self, path: str) -> None:
+        run = ""
+        for _, line in _lines(path, Audit()):
+            if isinstance(line, Heading):
+                run = line.run
+            elif isinstance(line, Void):
+                self._voids.add((run, line.view, line.void_after))
 
     def read(self, path: str) -> None:
         self._audit.ledgers += 1
@@ -105,8 +125,16 @@ class _Merge:
         for where, line in _lines(path, self._audit):
             if isinstance(line, Heading):
                 readable = self._take_heading(line, where)
-            elif readable:
+            elif isinstance(line, Entry) and readable and not self._is_void(line):
                 self._take_entry(line, where)
+
+    def _is_void(self, entry: Entry) -> bool:
+        void = any(
+            run == self._run and entry.view <= view and entry.step > step for run, view, step in self._voids
+        )
+        if void:
+            self._void_steps.add((self._run, entry.view, entry.step))
+        return void
 
     def _take_heading(self, heading: Heading, where: str) -> bool:
         """Whether the entries below this heading belong to the same run as those before."""
@@ -187,7 +215,7 @@ class _Merge:
 
     def finish(self) -> Audit:
         audit, order = self._audit, self._order
-        audit.steps = len(self._counted)
+        audit.steps, audit.void_steps = len(self._counted), len(self._void_steps)
         if order is None or self._heading is None:
             audit.complain("there is no ledger with a heading among these files")
             return audit
@@ -224,7 +252,13 @@ class _Merge:
                 self._audit.complain(f"step {step}: shard {shard} was not counted by anybody")
 
 
-def _lines(path: str, audit: Audit) -> Iterator[tuple[str, Heading | Entry]]:
+def _decoded(raw: bytes, *, new_life: bool) -> Heading | Entry | Void:
+    if new_life:
+        return _HEADINGS.decode(raw)
+    return _VOIDS.decode(raw) if raw.startswith(_VOID_START) else _ENTRIES.decode(raw)
+
+
+def _lines(path: str, audit: Audit) -> Iterator[tuple[str, Heading | Entry | Void]]:
     """Each line and where it stands. Cut-off lines are passed over where a life ended, and nowhere else."""
     unreadable = ""
     ended = True
@@ -240,7 +274,7 @@ def _lines(path: str, audit: Audit) -> Iterator[tuple[str, Heading | Entry]]:
                 audit.complain(unreadable)
             unreadable = ""
             try:
-                line = _HEADINGS.decode(raw) if new_life else _ENTRIES.decode(raw)
+                line = _decoded(raw, new_life=new_life)
             except msgspec.DecodeError as error:
                 unreadable = f"{where}: cannot be read ({error})"
                 continue

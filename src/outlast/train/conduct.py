@@ -7,6 +7,7 @@ decided; a view is in force from the moment its adoption is carried out.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,21 +15,31 @@ from functools import partial
 from typing import Any, cast
 
 from outlast import crashpoints as crash
+from outlast.errors import DivergedError
 from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind, encode
+from outlast.mesh.kinds import HoldingNote, Kind, encode
 from outlast.mesh.transport import Mesh
 from outlast.protocol import saving
 from outlast.protocol.member import Adopt, Deliver, FencedOff, JobOver, MemberAction, MemberCore, Tell
 from outlast.protocol.messages import Ask, Message, Status
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.step_words import (
+    BLANK,
+    Accused,
     AllDone,
     Body,
     Completed,
     Conclude,
+    Differ,
+    Digest,
+    Dropped,
+    Ending,
+    EndReached,
     Feed,
     FeedAgain,
+    Fork,
     Found,
+    GoBack,
     Gone,
     HandOver,
     Holding,
@@ -43,6 +54,8 @@ from outlast.protocol.step_words import (
     Survey,
     Surveyed,
     Switched,
+    Verdict,
+    Verified,
     Want,
     Whole,
 )
@@ -50,6 +63,7 @@ from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Member, Outcome, View
 from outlast.train.bailiff import Bailiff
+from outlast.train.comparing import Comparing
 from outlast.train.exchange import Exchange
 from outlast.train.giving import Giving
 from outlast.train.link import Link
@@ -58,6 +72,11 @@ from outlast.train.records import Record
 from outlast.train.saving import Saving
 from outlast.train.supply import Supply
 from outlast.wire.progress import Progress
+
+log = logging.getLogger(__name__)
+
+RETURNS_MOST = 8
+"""So often members go back before the job ends with an error, if no state is verified in between."""
 
 
 class Conduct:
@@ -77,9 +96,11 @@ class Conduct:
         mesh: Mesh | None,
         progress: Progress | None,
         saver: Saving | None,
+        comparing: Comparing | None,
     ) -> None:
         judges = exchange.screening is not None
-        self.participant = Participant(core, partial(StepCore, surveys=exchange.surveys, judges=judges))
+        begin = partial(StepCore, surveys=exchange.surveys, judges=judges, verifies=comparing is not None)
+        self.participant = Participant(core, begin)
         self.seed: Callable[[], int] = lambda: 0
         """The seed of the run."""
         self._bailiff = Bailiff(exchange, core.replica, lambda: self.seed())
@@ -92,6 +113,14 @@ class Conduct:
         self.records: dict[int, Record] = {}
         self.on_stable: Callable[[Record], None] | None = None
         """Told of each record that becomes stable, before anybody else is given it."""
+        self.on_return: Callable[[Fork], None] | None = None
+        """Told where members have gone back to, before any later step is stable."""
+        self.back: GoBack | None = None
+        """What the training thread has to load before anything else."""
+        self.ended = -1
+        """The step at which all have come to the end of the loop, in the same state."""
+        self._returns = 0
+        """How often members have gone back since a state was verified."""
         self.over: str | None = None
         """Why this life is over, if it is."""
         self.outcome: Outcome | None = None
@@ -114,6 +143,9 @@ class Conduct:
         self._mesh = mesh
         self._progress = progress
         self._saving = saver
+        self._comparing = comparing
+        if comparing is not None:
+            comparing.directed_by(self.participant, self.act)
         self.status: Status | None = None
         """What the coordinator said when it was asked; None until then."""
         if saver is not None:
@@ -200,7 +232,24 @@ class Conduct:
         """What the training thread may be waiting for."""
         match action:
             case Completed():
-                self._complete(action.step)
+                self._complete(action.step, action.verdict)
+            case Digest() | Verified() | Dropped() if self._comparing is not None:
+                self._comparing.do(action)
+                self._returns = 0 if isinstance(action, Verified) else self._returns
+            case Differ():
+                self._tell_of(action)
+            case Accused():
+                log.error(
+                    "silent corruption: step %d was done again and gave something else: it was replica %d "
+                    "(at %s) that was wrong, and it is evicted",
+                    action.step,
+                    action.member,
+                    next((m.address for m in self.view.members if m.replica == action.member), ""),
+                )
+            case GoBack():
+                self._go_back(action)
+            case EndReached():
+                self.ended = action.step
             case saving.SaySave():
                 self._say_save(action.to, action.body)
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended() | saving.SavedByOther():
@@ -258,8 +307,51 @@ class Conduct:
             # One that leaves stays for those who still lack its last frames; they let go of it themselves.
             self._mesh.peers(())
 
-    def _complete(self, step: int) -> None:
-        self.records[step] = self._supply.take(step) or self._exchange.record(step)
+    def _tell_of(self, differ: Differ) -> None:
+        """For people: who differs, and since when at the earliest."""
+        where = {m.replica: m.address for m in self.view.members}
+        named = [f"replica {replica} (at {where.get(replica, '')})" for replica in differ.members]
+        who = " and ".join(named) or "there is no majority, so nobody can be named"
+        log.error(
+            "silent corruption: the states of replicas after step %d differ: %s. It happened in the steps "
+            "%d to %d, which are void: all go back to step %d and do them again",
+            differ.step,
+            who,
+            differ.back_to + 1,
+            differ.step,
+            differ.back_to,
+        )
+
+    def _go_back(self, action: GoBack) -> None:
+        self._returns += 1
+        if self._returns > RETURNS_MOST:
+            raise DivergedError(
+                f"replica {self.core.replica}: the states of replicas differ again and again after step "
+                f"{action.fork.step}. Either a machine computes wrongly all the time, or the script keeps "
+                "something in the model, the optimizer or `state` that is not the same on all replicas; "
+                "join(verify=None) compares nothing"
+            )
+        if self._comparing is not None:
+            self._comparing.do(action)
+        self.records.clear()
+        self._supply.go_back(self.view.number)
+        self._giving.go_back(action.fork.step)
+        if self.on_return is not None:
+            self.on_return(action.fork)
+        if action.step != BLANK or self.applied >= 0:
+            self.back = action
+        else:
+            # It had no state before.
+            self.given()
+
+    def given(self) -> None:
+        """The state may have come before it was known that it is needed."""
+        arrival = self._supply.arrival
+        if arrival.complete and self.participant.steps.newest == BLANK:
+            self.act(self.participant.loaded(arrival.step, time.monotonic(), arrival.view))
+
+    def _complete(self, step: int, verdict: Verdict) -> None:
+        self.records[step] = self._supply.take(step) or self._exchange.record(step, verdict)
         oldest = min(self.participant.steps.oldest, self.applied + 1)
         for old in [kept for kept in self.records if kept < oldest]:
             del self.records[old]
@@ -267,7 +359,8 @@ class Conduct:
             self._progress.advance(step)
         note = self.records[step].note
         if note.save and self._saving is not None:
-            self.act(self.participant.save_decided(step, note.view, time.monotonic()))
+            gated = note.verdict.chosen
+            self.act(self.participant.save_decided(step, note.view, time.monotonic(), gated=gated))
 
     def break_down(self, error: Exception) -> None:
         """A promise of our own is broken; the training thread has to know."""
@@ -301,7 +394,10 @@ class Conduct:
             case Holding():
                 # Blank is -1, and a header has no negative numbers.
                 flags = 1 if body.running else 0
-                self._post.all(peers, self.header(Kind.HOLDING, body.newest + 1)._replace(flags=flags))
+                header = self.header(Kind.HOLDING, body.newest + 1)._replace(flags=flags)
+                self._post.all(peers, header, encode(HoldingNote(body.verified, body.fork)))
+            case Ending():
+                self._post.all(peers, self.header(Kind.ENDING, body.step), encode(body.check))
             case Want():
                 self._post.all(peers, self.header(Kind.WANT, body.step))
             case Gone():

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +29,14 @@ from outlast.state.contents import Image
 from outlast.state.image import copy_piece, fresh_memory
 
 PAGE_BYTES = mmap.PAGESIZE
+
+
+class Place(Protocol):
+    """Where a copy is made."""
+
+    def parts(self, sizes: Sequence[int]) -> list[Tensor]:
+        """A part for each size."""
+        ...
 
 
 class Room:
@@ -56,7 +66,7 @@ class ShareCopy:
         image: Image,
         tensors: Sequence[Tensor],
         mine: Sequence[range],
-        room: Room,
+        room: Place,
         *,
         lasting: Callable[[Tensor], bool],
     ) -> None:
@@ -71,6 +81,8 @@ class ShareCopy:
         self._void = ""
         self._versions = [(tensor, tensor._version) for tensor in tensors if _counts_writes(tensor)]
         self._settled = False
+        self.worked_s = 0.0
+        """CPU time that copying took, in a thread of its own."""
         fleeting = [
             range(entry.offset, entry.end)
             for entry, tensor in zip(image.entries, tensors, strict=True)
@@ -78,7 +90,7 @@ class ShareCopy:
         ]
         for index in [i for i, piece in enumerate(mine) if any(_overlap(piece, one) for one in fleeting)]:
             self._copy(index)
-        self._thread = threading.Thread(target=self._work, name="outlast-copy", daemon=True)
+        self._thread = threading.Thread(target=self._work_beside, name="outlast-copy", daemon=True)
 
     @property
     def size_bytes(self) -> int:
@@ -131,6 +143,11 @@ class ShareCopy:
     def _refuse_void(self) -> None:
         if self._void:
             raise CheckpointError(self._void)
+
+    def _work_beside(self) -> None:
+        begun_s = time.thread_time()
+        self._work()
+        self.worked_s = time.thread_time() - begun_s
 
     def _work(self) -> None:
         """Copy what nobody has begun. In whichever thread has time; both may."""

@@ -24,7 +24,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from outlast import crashpoints as crash
-from outlast.errors import ConfigError, JobFailed, LoopError, OutlastError, SaveGivenUp
+from outlast.errors import (
+    ConfigError,
+    DivergedError,
+    JobFailed,
+    LoopError,
+    OutlastError,
+    SaveGivenUp,
+)
 from outlast.kinship import unnice
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind
@@ -32,11 +39,12 @@ from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
 from outlast.protocol.messages import Phase, Status
 from outlast.protocol.saving import Save
-from outlast.protocol.step_words import Mode, Pin, Trial
+from outlast.protocol.step_words import BLANK, Digest, GoBack, Mode, Pin, Trial
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Intent, Member, View
 from outlast.state.training import TrainingState
+from outlast.train.comparing import CHECKSUM_MASK, Comparing, checksum
 from outlast.train.conduct import Conduct
 from outlast.train.exchange import Exchange
 from outlast.train.gathering import Gathering, ReadRequest
@@ -76,6 +84,7 @@ class Engine:
         mesh: Mesh | None = None,
         progress: Progress | None = None,
         saving: Saving | None = None,
+        comparing: Comparing | None = None,
         shadow: bool = False,
     ) -> None:
         post = Post(mesh)
@@ -93,7 +102,9 @@ class Engine:
             mesh=mesh,
             progress=progress,
             saver=saving,
+            comparing=comparing,
         )
+        self._comparing = comparing
         self._saving = saving
         self._shadow = shadow
         """Whether this process only ever follows."""
@@ -110,6 +121,9 @@ class Engine:
         # The attempts, (view, step, trial), for which these have been done.
         self._assigned: tuple[int, int, int] | None = None
         self._contributed: tuple[int, int, int] | None = None
+        self._ending_in: tuple[int, int] | None = None
+        self._void = False
+        """Whether the state was found to be wrong, and there was none to go back to."""
         self.on_beginning: Callable[[Beginning], None] = lambda _: None
         """Makes what a lineage begins with the own state, before anybody else is given it."""
         self._ready = False
@@ -175,15 +189,25 @@ class Engine:
         """A shard to compute for the step after the applied one, or the record of that step."""
         while True:
             with self._changed:
-                todo = self._next(closing=False)
-            if isinstance(todo, Save):
-                self._copy(todo)
-            elif isinstance(todo, tuple):
-                self._giving.serve(*todo, at_once=self.view.learner(todo[0].to.replica) is None)
-            elif todo is None:
-                self._get_state()
-            else:
+                todo = self._next(self._step_work)
+            if isinstance(todo, int | Record):
                 return todo
+            self._do(todo)
+
+    def _do(self, todo: Save | Digest | GoBack | tuple[Pin, Header] | None) -> None:
+        """What is not the script's."""
+        match todo:
+            case Save():
+                self._copy(todo)
+            case Digest():
+                assert self._comparing is not None
+                self._comparing.copy(todo.step, self._gradients.step_buffers())
+            case GoBack():
+                self._go_back(todo)
+            case None:
+                self._get_state()
+            case _:
+                self._giving.serve(*todo, at_once=self.view.learner(todo[0].to.replica) is None)
 
     def bucket(self, node: NodeSum, bucket: int) -> None:
         """A bucket of an own sum is there, in the middle of backward: send it ahead of the rest."""
@@ -205,18 +229,45 @@ class Engine:
         """The shards that are this replica's in the view in force."""
         return self._exchange.plan.shards if self._exchange.in_view else ()
 
+    @property
+    def verified(self) -> int:
+        """The newest step whose state was the same on all replicas; -1 if there is none."""
+        return self._comparing.verified if self._comparing is not None else -1
+
+    def end_loop(self) -> bool:
+        """The loop of steps ends here: have the state compared, before the script uses it. False if there are
+        steps to do again."""
+        last = self.applied
+        while self._comparing is not None and self.applied == last:
+            with self._changed:
+                todo = self._next(self._ending_work)
+            if isinstance(todo, int | Record):
+                return True
+            self._do(todo)
+            if isinstance(todo, Digest):
+                # Nothing will change it.
+                self._comparing.settle()
+        return self.applied >= last
+
     def leave_loop(self) -> None:
         """The training loop is over here: stay until everybody holds the last record."""
+        last = self.applied
+        if not self.end_loop():
+            raise LoopError(
+                f"replica {self._core.replica} left the loop of steps after step {last}, and its state is "
+                "not that of the other replicas, so the result may be wrong. Do not break out of the loop: "
+                "job.steps() does what has to be done again"
+            )
         while True:
             with self._changed:
                 self._steps.closing = True
-                todo = self._next(closing=True)
-            if isinstance(todo, Save):
-                self._copy(todo)
+                todo = self._next(self._closing_work)
+            if isinstance(todo, Save | Digest):
+                self._do(todo)
                 self.settle()
             elif isinstance(todo, tuple):
                 self._giving.serve(*todo, at_once=True)
-            elif todo is None:
+            elif todo is None or isinstance(todo, GoBack):
                 raise LoopError(
                     f"replica {self._core.replica} left the loop of steps after step {self.applied}, and "
                     f"its place in the job was lost then ({self.conduct.over}): it may not be complete"
@@ -274,26 +325,37 @@ class Engine:
         self._giving.settle()
         if self._saving is not None:
             self._saving.settle()
+        if self._comparing is not None:
+            self._comparing.settle()
 
     def _copy(self, save: Save) -> None:
         assert self._saving is not None
         self._saving.copy(save, self._gradients.step_buffers())
 
-    def _next(self, *, closing: bool) -> int | Record | tuple[Pin, Header] | Save | None:
-        """A shard, a record, a snapshot to give, a share to save, or None: get the state anew. For one who
-        closes: a number means that everybody is done."""
+    def _next(
+        self, look: Callable[[], int | Record | None]
+    ) -> int | Record | tuple[Pin, Header] | Save | Digest | GoBack | None:
+        """A shard or a record, by `look`; a snapshot to give, a share to save, a state to compare or to go
+        back to; or None: get the state anew. For one who closes: a number means that everybody is done."""
         waiting = False
         while True:
             self._check()
             if self.conduct.over is not None:
                 return None
+            if self.conduct.back is not None:
+                return self.conduct.back
+            if self.applied < 0:
+                return None
             due = self._giving.due(self.applied)
             if due is not None:
                 return due
-            save = self._saving.due(self.applied, time.monotonic()) if self._saving is not None else None
+            digest = self._comparing.due(self.applied) if self._comparing is not None else None
+            if digest is not None:
+                return digest
+            save = self._save_due()
             if save is not None:
                 return save
-            found = self._closing_work() if closing else self._step_work()
+            found = look()
             if found is not None:
                 self._enter(Phase.COMPUTING)
                 return found
@@ -307,6 +369,13 @@ class Engine:
             else:
                 with self._unlocked():
                     self._giving.settle()
+
+    def _save_due(self) -> Save | None:
+        if self._saving is None:
+            return None
+        compares = self._comparing is not None and len(self.view.members) > 1
+        chosen = self._comparing.chosen == self.applied if self._comparing is not None and compares else None
+        return self._saving.due(self.applied, time.monotonic(), chosen=chosen)
 
     def _wait(self) -> None:
         """Until something happens. What it waits for comes over the mesh, so it serves that meanwhile."""
@@ -353,13 +422,25 @@ class Engine:
         self._contributed = self._attempt
         trial = self._steps.trial
         if trial == Trial.FIRST:
-            wish = self._saving.wish(step) if self._saving is not None else 0
-            self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish)
-            crash.reach("scatter", step)
+            self._contribute_first(step)
         elif trial == Trial.HEARING:
             self._exchange.testify(step, self._gradients.opinions())
             crash.reach("testify", step)
         self.conduct.act(self.conduct.participant.contribute(time.monotonic(), trial))
+
+    def _contribute_first(self, step: int) -> None:
+        wish = self._saving.wish(step) if self._saving is not None else 0
+        if self._comparing is not None:
+            chief = self.view.chief == self._core.replica
+            self._steps.due = self._comparing.wish(step, chief=chief) or wish == 1
+            self._steps.checksum = self._checksum() if len(self.view.members) == 2 else 0
+        check = self._steps.check()
+        self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish, check)
+        crash.reach("scatter", step)
+
+    def _checksum(self) -> int:
+        """Of what this replica contributes to the step; see `protocol/recomputing.py`."""
+        return sum(checksum(node.flat) for node in self._gradients.nodes()) & CHECKSUM_MASK
 
     def _closing_work(self) -> int | None:
         if self.conduct.all_done:
@@ -378,9 +459,41 @@ class Engine:
             return 1
         if steps.mode is Mode.RUNNING and self._contributed != self._attempt:
             self._contributed = self._attempt
-            self._exchange.contribute_nothing(steps.step)
+            self._exchange.contribute_nothing(steps.step, steps.check())
             self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
         return None
+
+    def _ending_work(self) -> int | None:
+        """1 when the last state was compared, or cannot be."""
+        steps = self._steps
+        if steps.mode is Mode.LEARNING and steps.newest <= self.applied:
+            return 1
+        attempt = (self.view.number, steps.step)
+        if steps.mode is Mode.RUNNING and steps.newest == self.applied and self._ending_in != attempt:
+            self._ending_in, self.conduct.ended = attempt, -1
+            self.conduct.act(self.conduct.participant.end(time.monotonic()))
+        return 1 if self.conduct.ended == self.applied else None
+
+    def _go_back(self, back: GoBack) -> None:
+        """In the training thread, without the lock: the state is void."""
+        log.info("replica %d goes back to step %d", self._core.replica, back.fork.step)
+        self._gradients.abandon_shard()
+        self.settle()
+        if back.step != BLANK:
+            assert self._comparing is not None
+            self._comparing.load(back.step)
+            self._gradients.start_step()
+        with self._changed:
+            self._void = back.step == BLANK
+            self._assigned = self._contributed = self._ending_in = None
+            if self.conduct.back is not back:
+                return
+            self.conduct.back = None
+            self.conduct.applied = back.step
+            if self._void:
+                self.conduct.given()
+        if self._void:
+            self._get_state()
 
     def _learn(self) -> None:
         """A learner with nothing to apply has caught up; one that is cut off from a member starts over."""
@@ -436,7 +549,9 @@ class Engine:
         """It is on this replica to say what the lineage begins with. Under the lock, but not throughout."""
         self.conduct.founding = False
         step = 0
-        if self._saving is not None:
+        if self._saving is None:
+            self._refuse_void()
+        else:
             lineage, view = self.view.lineage, 0
             gathering = self._supply.gathering = Gathering(
                 self.view, self._core.replica, self._changed, self._post.send, self.conduct.header
@@ -526,10 +641,21 @@ class Engine:
     def _restore(self, beginning: Beginning) -> int:
         """Become the state of the checkpoint, if there is one; the step after which it was made."""
         crash.reach("restoring", beginning.manifest.step if beginning.manifest is not None else 0)
+        if beginning.manifest is None:
+            self._refuse_void()
+        self._void = False
         self._gradients.abandon_shard()
         self.on_beginning(beginning)
         self._gradients.start_step()
         return beginning.manifest.step if beginning.manifest is not None else 0
+
+    def _refuse_void(self) -> None:
+        """What this process has is not what a job begins with; the one that is started in its place has."""
+        if self._void:
+            raise DivergedError(
+                f"replica {self._core.replica}: the states of replicas differ, and nobody is left who has "
+                "one that was verified. The job begins again, as if all replicas had died"
+            )
 
     @contextlib.contextmanager
     def _unlocked(self) -> Iterator[None]:
@@ -553,7 +679,9 @@ class Engine:
             self._enter(Phase.DONE)
             raise SystemExit(0)
         log.info("replica %d begins a new life: %s", self._core.replica, self.conduct.over)
-        self.conduct.over = None
+        self.conduct.over = self.conduct.back = None
+        if self._comparing is not None:
+            self._comparing.begin_anew()
         self.conduct.founding = self._ready = False
         self.conduct.applied = -1
         self.conduct.records.clear()
@@ -575,6 +703,7 @@ class Engine:
             if arrival is not self._supply.arrival:
                 return
             self.conduct.applied = self._loaded = arrival.step
+            self._void = False
             if self._saving is not None:
                 self._saving.was_given(arrival.step)
             self._supply.arrival = Arrival()

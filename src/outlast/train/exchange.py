@@ -15,8 +15,8 @@ from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import FINDINGS, Kind, NodeNote, PartNote, decode, encode
 from outlast.mesh.round import Plan, Round, Scratch, fold
-from outlast.protocol.hearing import Verdict
-from outlast.protocol.step_words import Trial
+from outlast.protocol import hearing
+from outlast.protocol.step_words import Check, Trial, Verdict
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.court import Court
@@ -142,7 +142,14 @@ class Exchange:
         """A bucket of an own sum is there, ahead of the rest."""
         self.round(step).own(node.node, bucket, node.flat, self._lease(node))
 
-    def contribute(self, step: int, nodes: Iterable[NodeSum], pending: int, save: int = 0) -> None:
+    def contribute(
+        self,
+        step: int,
+        nodes: Iterable[NodeSum],
+        pending: int,
+        save: int = 0,
+        check: Check | None = None,
+    ) -> None:
         """Send what has not been sent yet in this attempt, and write down what goes with it."""
         round_ = self.round(step)
         notes = []
@@ -151,11 +158,11 @@ class Exchange:
                 if (node.node, bucket) not in round_.sent:
                     round_.own(node.node, bucket, node.flat, self._lease(node))
             notes.append(self._note(node))
-        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending, save=save)
+        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending, save=save, check=check)
 
-    def contribute_nothing(self, step: int) -> None:
+    def contribute_nothing(self, step: int, check: Check | None = None) -> None:
         """This replica has left the loop of steps."""
-        self.round(step).parts[self._replica] = PartNote(closing=True)
+        self.round(step).parts[self._replica] = PartNote(closing=True, check=check)
 
     def part(self, step: int, trial: int) -> PartNote:
         """What goes with the own part."""
@@ -272,7 +279,7 @@ class Exchange:
         court = self.court(step)
         return court.numbers if trial == Trial.FIRST else encode(court.findings)
 
-    def judge(self, step: int, trial: int, seed: int) -> bool | Verdict:
+    def judge(self, step: int, trial: int, seed: int) -> bool | hearing.Verdict:
         """All sums of this trial are in: in the first one, whether there has to be a hearing; after that,
         what it has found."""
         court = self.court(step)
@@ -300,10 +307,10 @@ class Exchange:
         if self.screening is not None and trial == Trial.FIRST:
             self.court(step).measure()
 
-    def record(self, step: int) -> Record:
+    def record(self, step: int, verdict: Verdict) -> Record:
         """The attempt at this step is complete."""
         round_ = self._rounds.pop(step)
         self._courts.pop(step, None)
-        record = Record(step, round_.record, round_.note(), self.vectors)
+        record = Record(step, round_.record, round_.note(verdict), self.vectors)
         round_.release()
         return record

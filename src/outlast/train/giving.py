@@ -53,6 +53,10 @@ class Giving:
     def clear(self) -> None:
         self._pins.clear()
 
+    def go_back(self, step: int) -> None:
+        """States after this step are void."""
+        self._pins = [entry for entry in self._pins if entry[0].step <= step]
+
     def pin(self, pin: Pin, header: Header) -> None:
         """Remember whom to give the state after which step; the header names the view that decided it."""
         if self._replica in pin.servers:

@@ -33,6 +33,7 @@ from outlast.train.assembly import Parts, Saves, assemble
 from outlast.train.cadence import Every
 from outlast.train.data import Data
 from outlast.train.records import Record
+from outlast.train.rhythm import Verify
 from outlast.train.saving import Settings
 from outlast.train.screening import Screened
 from outlast.train.seeding import seed_shard
@@ -166,12 +167,20 @@ class Job:
         """What screening and audits have found, as far as this process has seen it."""
         return self._parts.facts.screening.counts
 
+    @property
+    def verified(self) -> int | None:
+        """The newest step whose state was found to be the same on all replicas; None if there is none."""
+        return self._parts.engine.verified if self._parts.engine.verified >= 0 else None
+
     def steps(self, total: int) -> Iterator[Step]:
-        """The steps that are left to do until the run has done `total`."""
+        """The steps that are left to do until the run has done `total`. Where replicas compare their states,
+        it ends when all have the same one; else some steps are done again."""
         if not isinstance(total, int) or total < 0:
             raise ConfigError(f"job.steps({total!r}): a run has 0 or more steps; say how many in total.")
         engine = self._parts.engine
-        while engine.applied < total:
+        while engine.applied < total or not engine.end_loop():
+            if engine.applied >= total:
+                continue
             self._check_parameters(engine.applied)
             step = self._step = Step(self)
             yield step
@@ -312,6 +321,7 @@ def join(
     keep_last: int = 3,
     keep_every: int | None = None,
     compress: bool = False,
+    verify: Verify = "auto",
 ) -> Job:
     """Take part in the run that this process was started for, or run alone if it was started by hand.
 
@@ -335,6 +345,10 @@ def join(
     every: how often: a number of steps, a duration ("90s", "10m"), or "auto": as often as pays.
     keep_last, keep_every: which checkpoints are kept: the newest ones, and those of every so many steps.
     compress: store chunks compressed, which takes more CPU and less storage.
+    verify: how often replicas compare digests of their whole state: after so many steps, or "auto", as often
+        as takes less than 0.5 % of the time. If one differs, all go back to the last state that was the same
+        everywhere, and do those steps again. Takes twice the state in host memory; None switches it off, as
+        exact=False does.
     """
     saves = None
     if checkpoints is not None:
@@ -355,5 +369,6 @@ def join(
             exact=exact,
             audit=audit,
             saves=saves,
+            verify=verify,
         )
     )

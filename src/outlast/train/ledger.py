@@ -11,6 +11,8 @@ Since a ledger is there for the day on which things went wrong:
   line, at the end. (A machine that loses power may lose more; nothing waits for the disk here.)
 - The next life of the member appends to the same file. It ends a torn line before anything else, and writes
   a heading that says what run this is, so each line can be read without anything but its heading.
+- Steps that were found to be wrong later are done again (`protocol/verifying.py`). A line says from where on
+  what was written so far is void: by the number of a view, so it holds for everybody's lines.
 - A member may die after a step became stable and before its line is written. The lines of the others still
   say that its shards counted, and the heading says which samples these are.
 """
@@ -77,6 +79,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The samples of each shard that this member computed, in the order in which they were used."""
 
 
+class Void(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Members have gone back, since their states differed: later steps of this view, and of all before it, do
+    not count, whoever wrote them down."""
+
+    void_after: int
+    """The step; -1 for all steps."""
+    view: int
+
+
 class Ledger:
     """The writing end. `shard_count` is the run's, the same for all steps."""
 
@@ -103,6 +114,10 @@ class Ledger:
         )
         self._append(entry)
 
+    def void(self, *, view: int, after: int) -> None:
+        """What was written of later steps, in this view and before it, does not count."""
+        self._append(Void(void_after=after, view=view))
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -116,7 +131,7 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _append(self, line: Heading | Entry) -> None:
+    def _append(self, line: Heading | Entry | Void) -> None:
         content = memoryview((b"\n" if self._torn else b"") + msgspec.json.encode(line) + b"\n")
         # Torn until proven whole: a full disk takes a part of a line and refuses the rest.
         self._torn = True

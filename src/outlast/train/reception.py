@@ -17,16 +17,18 @@ import msgspec
 
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
-from outlast.mesh.kinds import PART, Kind, Way, decode
+from outlast.mesh.kinds import CHECK, HOLDING, PART, Kind, Way, decode
 from outlast.protocol.member import Frame
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.saving import SaveBody, Saved, Stripe, Unable
 from outlast.protocol.step_words import (
     BLANK,
     Body,
+    Ending,
     Gone,
     Handed,
     Holding,
+    Mode,
     Part,
     Sum,
     Surveyed,
@@ -118,15 +120,18 @@ class Reception:
                     self._frame(sender, header, None, payload)
             case Kind.PART:
                 note = decode(PART, _bytes(payload))
-                part = Part(header.step, note.pending, note.closing, _trial(header))
+                part = Part(header.step, note.pending, note.closing, _trial(header), note.check)
                 self._frame(sender, header, part, note)
+            case Kind.ENDING:
+                self._frame(sender, header, Ending(header.step, decode(CHECK, _bytes(payload))))
             case Kind.SURVEY:
                 self._frame(sender, header, Surveyed(header.step, _trial(header)), _bytes(payload))
             case Kind.SUM:
                 self._frame(sender, header, Sum(header.step, _trial(header)), _bytes(payload))
             case Kind.HOLDING:
                 # Blank is -1, and a header has no negative numbers.
-                holding = Holding(header.step - 1, running=header.flags == 1)
+                more = decode(HOLDING, _bytes(payload))
+                holding = Holding(header.step - 1, header.flags == 1, more.verified, more.fork)
                 self._frame(sender, header, holding, moves=not holding.running)
             case Kind.WANT:
                 self._frame(sender, header, Want(header.step))
@@ -155,7 +160,7 @@ class Reception:
                 self._act(self._participant.fed_from(header.view, header.step, header.offset, now))
             case Kind.IMAGE:
                 self._supply.heard(now)
-                if self._participant.steps.newest == BLANK:
+                if self._may_need(header.view):
                     self._supply.arrival.described(header, _bytes(payload))
                     self._look_at_state(now)
             case Kind.PIECE:
@@ -174,6 +179,12 @@ class Reception:
             case Kind.LOADED:
                 self._act(self._participant.learner_loaded(sender, now))
 
+    def _may_need(self, view: int) -> bool:
+        """Whether this replica has no state, or may turn out to have none when all have spoken in this
+        view."""
+        steps = self._participant.steps
+        return steps.newest == BLANK or (steps.mode is Mode.RECONCILING and view == steps.view.number)
+
     def _look_at_state(self, now: float) -> None:
         arrival = self._supply.arrival
         if arrival.complete and self._participant.steps.newest == BLANK:
@@ -186,11 +197,11 @@ class Reception:
             return
         match header.flags:
             case Way.STABLE:
-                self._act(self._participant.offered(record.step, now, header.view))
+                self._act(self._participant.offered(record.step, now, header.view, record.note.verdict))
             case Way.WHOLE:
-                self._frame(sender, header, Whole(record.step))
+                self._frame(sender, header, Whole(record.step, record.note.verdict))
             case Way.HANDED:
-                self._frame(sender, header, Handed(record.step))
+                self._frame(sender, header, Handed(record.step, record.note.verdict))
 
     def _frame(
         self,

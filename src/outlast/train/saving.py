@@ -273,13 +273,15 @@ class Saving:
     def idle(self) -> bool:
         return self._job is None and not self._busy
 
-    def due(self, applied: int, now: float) -> core.Save | None:
-        """A share to copy now, while the model holds the state after that step."""
+    def due(self, applied: int, now: float, *, chosen: bool | None = None) -> core.Save | None:
+        """A share to copy now, while the model holds the state after that step. `chosen`: whether members
+        compare it; None if they compare none."""
         self._lose_patience(now)
         follows = self._is_shadow(self._replica) and self._held.known and not self._taken
         idle = self._job is None and not self._unfinished
-        if follows and idle and applied > self.saved_step and self._cadence.wants(applied, now):
-            self._act(self._participant.save_alone(applied, now))
+        idle = idle and applied > self.saved_step and chosen is not False
+        if follows and idle and self._cadence.wants(applied, now):
+            self._act(self._participant.save_alone(applied, now, gated=bool(chosen)))
         if self._due is None or self._due.step > applied:
             return None
         save, self._due = self._due, None
@@ -500,6 +502,9 @@ class Saving:
         with self._changed:
             # All went well, so nobody copies to this room or reads from it any more.
             self._room = job.room
+            if self._job is not job:
+                # Given up; and after members have gone back, another one may be at the same step.
+                return
             job.written_at = time.monotonic()
             payload = msgspec.msgpack.encode(note)
             self._act(self._participant.stripe_written(job.save.step, payload, time.monotonic()))

@@ -62,6 +62,15 @@ class Supply:
             self._inbox.drop_after(top)
             self._offered = {step: record for step, record in self._offered.items() if step <= top}
 
+    def go_back(self, view: int) -> None:
+        """Members have gone back in this view: what was given before is of a branch that they have left, or
+        older."""
+        self._inbox.clear()
+        self._offered.clear()
+        if self.arrival.view < view:
+            self.arrival = Arrival()
+        self._begun_at = self._heard_at = time.monotonic()
+
     def take(self, step: int) -> Record | None:
         """The record of a step, if it was given."""
         return self._offered.pop(step, None)

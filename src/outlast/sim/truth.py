@@ -1,0 +1,187 @@
+"""What only the simulator knows: whose state is wrong, and what has come of it.
+
+A *flip* changes the state of one replica. From then on that replica is *bent*: its state is not what its
+records say. What it contributes is *tainted*, and so is every record and every state that it reaches, on all
+replicas. Digests can tell who is bent, and nothing else; so these are the promises:
+
+- *Found*: no state is verified that is tainted, none is committed, and none is what a run ends with.
+- *Nobody else is blamed*: whoever is named as differing from the others is bent, and of two that differ it is
+  the one that was.
+- *Only what is void is undone*: members go back only where states were found to differ, and only to what was
+  verified, or to what their lineage began with.
+- *Liveness*: when faults stop, nobody stays bent.
+
+Some flips cannot be found: when the bent one dies before its state was compared, or is the only one that is
+left, or has given its state to all others. Then its state is the run's, and the taint is forgiven.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outlast.protocol.step_words import BLANK, Differ, Fork, Verdict
+from outlast.protocol.views import Member
+from outlast.sim.checkers import require
+
+if TYPE_CHECKING:
+    from outlast.sim.engine import Engine
+    from outlast.sim.simulation import Simulation
+
+
+class Truth:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._tainted: set[int] = set()
+        self._spoiled: set[tuple[int, int]] = set()
+        """Attempts, (view, step), that something tainted was contributed to."""
+        self._bent: Engine | None = None
+        self._notes: dict[int, Verdict] = {}
+        self._forks: set[Fork] = set()
+        self._sound: set[tuple[int, int]] = set()
+        """Steps with states that were verified, or were the beginning of a lineage."""
+        self._bent_copies: set[tuple[Member, int]] = set()
+        self._last_bent = -1
+        self.returns = 0
+        self.accused = 0
+
+    def said(self, record: int) -> Verdict:
+        """What a record says of the state."""
+        return self._notes.get(record, Verdict())
+
+    def notes(self, engine: Engine, step: int, record: int, verdict: Verdict) -> None:
+        """A record was made."""
+        noted = self._notes.setdefault(record, verdict)
+        require(noted == verdict, f"{engine.node.name} has another verdict in step {step} than others")
+        if (engine.view.number, step) in self._spoiled:
+            self._tainted.add(record)
+
+    def flip(self, engine: Engine) -> bool:
+        """A bit of this replica's state changes. One at a time, or there might be no majority."""
+        self._forgive()
+        if self._bent is not None or engine.trainer.applied == BLANK:
+            return False
+        trainer = engine.trainer
+        trainer.digest, trainer.bent = hash((trainer.digest, "flip")), True
+        self._tainted.add(trainer.digest)
+        self._bent = engine
+        self._last_bent = engine.node.replica
+        return True
+
+    def contributes(self, engine: Engine, step: int) -> None:
+        if engine.trainer.digest in self._tainted and len(engine.view.members) > 1:
+            self._spoiled.add((engine.view.number, step))
+
+    def checksum(self, state: int) -> int:
+        """Of what is computed from this state. Records are drawn anew in every pass, so there is nothing to
+        compare but whether it is right."""
+        return 2 if state in self._tainted else 1
+
+    def copies(self, engine: Engine, step: int) -> None:
+        """A state is copied to be compared."""
+        copy = (engine.me, step)
+        if engine.trainer.bent:
+            self._bent_copies.add(copy)
+        else:
+            self._bent_copies.discard(copy)
+
+    def after(self, state: int, record: int) -> int:
+        """The state that a record makes of this one."""
+        result = hash((state, record))
+        if state in self._tainted or record in self._tainted:
+            self._tainted.add(result)
+        return result
+
+    def mixes(self, states: set[int]) -> int:
+        """A state that was put together from shares of these."""
+        result = hash(tuple(sorted(states)))
+        self._tainted.add(result)
+        return result
+
+    def stands_at(self, engine: Engine, state: int) -> None:
+        members = engine.view.members
+        if len(members) == 1 and engine.view.member(engine.node.replica) is not None:
+            # There is nobody who could know better.
+            self._tainted.discard(state)
+            if engine.trainer.bent:
+                self._tainted.clear()
+
+    def begins(self, step: int, state: int) -> None:
+        self._sound.add((step, state))
+
+    def _forgive(self) -> None:
+        engine = self._bent
+        if engine is None or (engine.node.up and not engine.over and engine.trainer.bent):
+            return
+        self._bent = None
+        document = self._sim.store.document
+        convicted = document is not None and any(
+            charge.life == (engine.me.replica, engine.me.incarnation) for charge in document.charges
+        )
+        if not convicted and engine.over | (not engine.node.up):
+            self._tainted.clear()
+            self._spoiled.clear()
+
+    def _accept(self) -> None:
+        """All members agree on a state that somebody bent has given them: it is they who are right now, and
+        whoever had no part in that is wrong."""
+        self._tainted.clear()
+        self._spoiled.clear()
+        for node in self._sim.replicas():
+            node.engine.trainer.bent = not node.engine.trainer.bent
+            self._sim.history.forgets(node.engine)
+
+    def is_clean(self, state: int) -> bool:
+        self._forgive()
+        return state not in self._tainted
+
+    # The promises.
+
+    def verified(self, engine: Engine, step: int) -> None:
+        state, _ = engine.trainer.copies[step]
+        members = [self._sim.replica_node(m.replica) for m in engine.view.members]
+        if engine.trainer.bent and all(node is None or node.engine.trainer.bent for node in members):
+            self._accept()
+        require(self.is_clean(state), f"{engine.node.name} takes a tainted state after step {step} for right")
+        self._sound.add((step, state))
+
+    def differs(self, engine: Engine, differ: Differ) -> None:
+        who = engine.node.name
+        self._sim.world.note(who, f"finds that states differ after step {differ.step}: {differ.members}")
+        fork = Fork(engine.core.fork.view, engine.core.fork.step)
+        self.returns += fork not in self._forks
+        self._forks.add(fork)
+        bent = {m.replica for m in engine.view.members if (m, differ.step) in self._bent_copies}
+        known = 2 * len(bent) < len(engine.view.members)
+        require(
+            not known or self._bent is None or set(differ.members) <= bent,
+            f"{who} blames {differ.members} for what {sorted(bent)} did",
+        )
+
+    def accuses(self, engine: Engine, replica: int, step: int) -> None:
+        self._sim.world.note(engine.node.name, f"accuses replica {replica} of step {step}")
+        self.accused += 1
+        last = self._last_bent
+        require(
+            replica == last,
+            f"{engine.node.name} accuses replica {replica} of what replica {last} did",
+        )
+
+    def goes_back(self, engine: Engine, fork: Fork, step: int) -> None:
+        who = engine.node.name
+        self._sim.world.note(who, f"goes back to step {step}")
+        require(fork in self._forks, f"{who} goes back to step {step}, and nobody found that states differ")
+        if step != BLANK:
+            kept = engine.trainer.copies.get(step)
+            require(kept is not None, f"{who} shall go back to step {step}, of which it has no copy")
+            assert kept is not None
+            require((step, kept[0]) in self._sound, f"{who} goes back to step {step}, which was not verified")
+
+    def commits(self, step: int, state: int) -> None:
+        require(self.is_clean(state), f"the checkpoint of step {step} is of a tainted state")
+
+    def ends(self, engine: Engine) -> None:
+        trainer = engine.trainer
+        require(self.is_clean(trainer.digest), f"{engine.node.name} ends with a tainted state")
+
+    def nobody_is_bent(self) -> bool:
+        return not any(node.engine.trainer.bent for node in self._sim.replicas())

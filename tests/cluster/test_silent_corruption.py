@@ -1,0 +1,99 @@
+"""One bit of one replica's state flips, and nobody sees it happen: it is found, undone, and leaves no trace.
+
+The script flips it by itself, right after an update. `finish` compares the final state with that of a run
+without faults, and audits the ledgers.
+"""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from training_run import TrainingRun
+
+from outlast.state.storage.opening import open_storage
+from outlast.state.vault.vault import Vault
+from outlast.train.audit import merge_ledgers
+
+pytestmark = pytest.mark.timeout(300)
+
+EVERY = 10
+"""States are compared after so many steps."""
+
+STEPS = 60
+
+
+def found(run: TrainingRun) -> list[tuple[int, int, int]]:
+    """What was said of states that differ: the step, and the steps that are void."""
+    told = re.findall(
+        r"states of replicas after step (\d+) differ: .* in the steps (\d+) to (\d+)", run.said("stderr")
+    )
+    return [(int(step), int(first), int(last)) for step, first, last in told]
+
+
+def flip_one(replicas: int, replica: int, step: int, what: str, *more: str, pace_s: float = 0.01) -> None:
+    flip = f"{replica}@{step}:{what}"
+    options = ("--verify", str(EVERY), "--flip", flip, *more)
+    with TrainingRun(replicas, *options, steps=STEPS, pace_s=pace_s) as run:
+        run.finish()
+        said, errors = run.said("stdout"), run.said("stderr")
+        assert said.count("FLIPPED") == 1
+        assert said.count("HASH") == replicas
+        told = found(run)
+        assert told, run.said()
+        for seen, first, last in told:
+            assert first <= step <= seen == last <= step + EVERY, f"flipped after step {step}: {told}"
+        assert merge_ledgers(sorted(run.ledgers.glob("*.ledger"))).void_steps > 0 or step > STEPS - EVERY
+        if replicas > 2:
+            assert {int(r) for r in re.findall(r"differ: replica (\d+) \(at ", errors)} == {replica}
+        else:
+            assert {int(r) for r in re.findall(r"it was replica (\d+) \(at", errors)} == {replica}
+
+
+@pytest.mark.parametrize(
+    ("replica", "step", "what"), [(1, 23, "parameter"), (0, 31, "moment"), (2, 58, "parameter")]
+)
+def test_the_one_that_differs_is_found_and_leaves_no_trace(replica: int, step: int, what: str) -> None:
+    flip_one(3, replica, step, what)
+
+
+@pytest.mark.parametrize(("replica", "step", "what"), [(1, 23, "parameter"), (0, 30, "moment")])
+def test_of_two_the_wrong_one_is_found_by_doing_the_steps_again(replica: int, step: int, what: str) -> None:
+    flip_one(2, replica, step, what)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_every_flip_is_found(seed: int) -> None:
+    rng = random.Random(seed)
+    replicas = rng.choice([2, 3, 4])
+    flip_one(replicas, rng.randrange(replicas), rng.randrange(1, STEPS), rng.choice(["parameter", "moment"]))
+
+
+def test_a_flip_in_the_last_state_is_found_before_the_script_has_it() -> None:
+    flip_one(2, 1, STEPS, "parameter")
+
+
+def test_a_clean_run_raises_no_alarm() -> None:
+    with TrainingRun(3, "--verify", "1", steps=200, pace_s=0) as run:
+        run.finish()
+        assert "silent corruption" not in run.said("stderr")
+
+
+def saved(place: Path) -> dict[int, list[str]]:
+    """Step → the hashes of the tensors that were saved."""
+    vault = Vault(open_storage(str(place)))
+    manifests = [vault.read_manifest(name) for name in vault.trunk()]
+    return {manifest.step: [chunk.hash for chunk in manifest.chunks] for manifest in manifests}
+
+
+def test_nothing_wrong_is_ever_saved(tmp_path: Path) -> None:
+    clean, flipped = tmp_path / "clean", tmp_path / "flipped"
+    with TrainingRun(3, "--checkpoints", str(clean), "--every", "5", steps=STEPS, pace_s=0.02) as run:
+        run.finish()
+    options = ("--checkpoints", str(flipped), "--every", "5")
+    flip_one(3, 1, 51, "parameter", *options, pace_s=0.02)
+    right, now = saved(clean), saved(flipped)
+    assert right.keys() & now.keys() >= {STEPS}
+    for step in right.keys() & now.keys():
+        assert now[step] == right[step], f"step {step}"
