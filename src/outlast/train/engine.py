@@ -459,6 +459,8 @@ class Engine:
             return 1
         if steps.mode is Mode.RUNNING and self._contributed != self._attempt:
             self._contributed = self._attempt
+            if self.progress is not None:
+                self.progress.adopt(self.view.number)
             self._exchange.contribute_nothing(steps.step, steps.check())
             self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
         return None
@@ -471,6 +473,8 @@ class Engine:
         attempt = (self.view.number, steps.step)
         if steps.mode is Mode.RUNNING and steps.newest == self.applied and self._ending_in != attempt:
             self._ending_in, self.conduct.ended = attempt, -1
+            if self.progress is not None:
+                self.progress.adopt(self.view.number)
             self.conduct.act(self.conduct.participant.end(time.monotonic()))
         return 1 if self.conduct.ended == self.applied else None
 

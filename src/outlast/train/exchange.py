@@ -16,7 +16,7 @@ from outlast.mesh.frames import Header
 from outlast.mesh.kinds import FINDINGS, Kind, NodeNote, PartNote, decode, encode
 from outlast.mesh.round import Plan, Round, Scratch, fold
 from outlast.protocol import hearing
-from outlast.protocol.step_words import Check, Trial, Verdict
+from outlast.protocol.step_words import NOTHING_SAID, Check, Trial, Verdict
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.court import Court
@@ -307,7 +307,7 @@ class Exchange:
         if self.screening is not None and trial == Trial.FIRST:
             self.court(step).measure()
 
-    def record(self, step: int, verdict: Verdict) -> Record:
+    def record(self, step: int, verdict: Verdict = NOTHING_SAID) -> Record:
         """The attempt at this step is complete."""
         round_ = self._rounds.pop(step)
         self._courts.pop(step, None)

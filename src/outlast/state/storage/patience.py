@@ -33,7 +33,7 @@ _Result = TypeVar("_Result")
 _PAGE = 1000
 # How often a waiting call looks whether the process ends.
 _LOOK_EVERY_S = 0.1
-_IDLE_FOR_S = 5.0
+_IDLE_FOR_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
