@@ -30,7 +30,7 @@ def test_a_charge_of_more_than_half_evicts_at_once_and_says_why() -> None:
     assert names(judged.view) == "0.1 2.1"
     assert not judged.view.planned
     assert judged.seats[1].standing is Standing.EVICTED
-    assert judged.view.cause == "replica 1, step 7: its gradient is not what others compute"
+    assert judged.view.cause == "replica 1 of agent-1, step 7: its gradient is not what others compute"
     assert judged.charges == (AGAINST_1,)
 
 

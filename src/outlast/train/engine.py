@@ -321,7 +321,7 @@ class Engine:
         if record is not None:
             return record
         steps = self._steps
-        if steps.mode is Mode.RUNNING and steps.step == step:
+        if steps.mode is Mode.RUNNING and steps.step == step and self._has_a_part(step):
             if self._assigned != self._attempt:
                 self._assign(step)
             missing = self._gradients.missing()
@@ -334,12 +334,17 @@ class Engine:
             self._learn()
         return None
 
+    def _has_a_part(self, step: int) -> bool:
+        """After the first trial, only who is called as a witness has something to do."""
+        trial = self._steps.trial
+        return trial == Trial.FIRST or (trial == Trial.HEARING and bool(self._exchange.court(step).asked))
+
     def _assign(self, step: int) -> None:
         self._assigned = self._attempt
         trial = self._steps.trial
         if trial == Trial.HEARING:
             self._gradients.ask(self._exchange.court(step).asked)
-        elif trial == Trial.FIRST:
+        else:
             self._gradients.assign(self._exchange.plan.shards)
         if self.progress is not None:
             self.progress.adopt(self.view.number)
@@ -351,7 +356,7 @@ class Engine:
             wish = self._saving.wish(step) if self._saving is not None else 0
             self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish)
             crash.reach("scatter", step)
-        elif trial == Trial.HEARING:
+        else:
             self._exchange.testify(step, self._gradients.opinions())
             crash.reach("testify", step)
         self.conduct.act(self.conduct.participant.contribute(time.monotonic(), trial))
