@@ -23,6 +23,7 @@ from bench import (
     recovery,
     rejoin,
     rules,
+    screening,
 )
 from bench.result import Result
 
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "recovery": recovery,
     "rejoin": rejoin,
     "rules": rules,
+    "screening": screening,
     "byzantine": byzantine,
 }
 

@@ -1,5 +1,7 @@
 """Nobody is believed blindly: wrong numbers do not reach the model, and whoever computes them has to go."""
 
+import re
+
 import pytest
 from training_run import TrainingRun
 
@@ -16,7 +18,9 @@ def test_a_replica_that_computes_nan_is_evicted_and_leaves_no_trace(rule: str | 
         assert (charge.replica, charge.step) == (1, 8)
         assert "computed shard" in charge.reason and "again, with another result" in charge.reason
         run.finish()
-        assert "replica 1, step 8: replica" in run.said("stderr"), run.said("stderr")
+        assert re.search(r"replica 1 of \S+, step 8: replica \d computed", run.said("stderr")), run.said(
+            "stderr"
+        )
 
 
 def test_of_two_replicas_the_sick_one_is_found() -> None:
@@ -48,3 +52,12 @@ def test_kills_in_the_middle_of_a_hearing_leave_no_trace() -> None:
         run.wait_for_life(2, 2)
         run.wait_for_life(1, 2)
         run.finish()
+
+
+def test_who_is_sick_for_good_is_barred_and_the_job_goes_on_without_it() -> None:
+    with TrainingRun(3, "--sick", "8:1:1000000", steps=400, shards=3) as run:
+        status = run.wait_for("the third charge", lambda status: len(status.charges) == 3)
+        assert {charge.replica for charge in status.charges} == {1}
+        run.wait_until("its end", lambda: 1 not in run.replica_pids())
+        run.finish()
+        assert "is not let in again" in run.said("stderr")

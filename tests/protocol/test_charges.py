@@ -1,14 +1,14 @@
 """When one of the members is to go because all of them say so."""
 
 import msgspec
-from rosters import formed, names
+from rosters import adopted_by, arrivals, dead, formed, names
 
 from outlast.protocol.charges import heeded
 from outlast.protocol.evidence import Evidence
 from outlast.protocol.messages import Report
-from outlast.protocol.roster import plan
+from outlast.protocol.roster import Change, plan
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Charge, Membership, Standing, View
+from outlast.protocol.views import OFFENCES_MOST, Charge, Membership, Standing, View
 
 AGAINST_1 = Charge(view=1, step=7, replica=1, incarnation=1, reason="its gradient is not what others compute")
 AGAINST_NOBODY = Charge(view=1, step=7, reason="the states of members differ")
@@ -30,7 +30,7 @@ def test_a_charge_of_more_than_half_evicts_at_once_and_says_why() -> None:
     assert names(judged.view) == "0.1 2.1"
     assert not judged.view.planned
     assert judged.seats[1].standing is Standing.EVICTED
-    assert judged.view.cause == "replica 1, step 7: its gradient is not what others compute"
+    assert judged.view.cause == "replica 1 of agent-1, step 7: its gradient is not what others compute"
     assert judged.charges == (AGAINST_1,)
 
 
@@ -88,3 +88,43 @@ def test_learners_and_earlier_lives_have_no_say() -> None:
         7: report(7, AGAINST_1),
     }
     assert heeded(view, strangers) == []
+
+
+def offended(times: int) -> Membership:
+    """A job whose replica 1 was charged so often, and came back each time but the last."""
+    membership = formed(3)
+    for time in range(1, times + 1):
+        life = membership.seats[1].incarnation
+        charge = msgspec.structs.replace(AGAINST_1, view=membership.view.number, incarnation=life)
+        membership = after(membership, report(0, charge), report(2, charge))
+        assert membership.seats[1].offences == time
+        if time < times:
+            membership = plan(membership, Change(arrivals=arrivals(1, rejoin=time)))
+            membership = plan(membership, Change(ready={1}))
+            membership = plan(membership, adopted_by(membership, 0, 1, 2))
+    return membership
+
+
+def test_who_was_charged_too_often_is_not_let_in_again() -> None:
+    membership = offended(OFFENCES_MOST)
+    assert membership.seats[1].barred
+    assert "is not let in again" in membership.view.cause
+    again = plan(membership, Change(arrivals=arrivals(1, rejoin=OFFENCES_MOST)))
+    assert again == membership
+    gone = plan(membership, Change(removals=dead(1)))
+    assert plan(gone, Change(arrivals=arrivals(1, life=2))) == gone
+    assert (membership.needed, names(membership.view)) == (1, "0.1 2.1")
+
+
+def test_before_that_it_may_come_back() -> None:
+    membership = offended(OFFENCES_MOST - 1)
+    back = plan(membership, Change(arrivals=arrivals(1, rejoin=9)))
+    assert back.view.learner(1) is not None
+    assert back.seats[1].offences == OFFENCES_MOST - 1
+
+
+def test_nobody_waits_for_one_that_is_barred() -> None:
+    membership = msgspec.structs.replace(
+        offended(OFFENCES_MOST), spec=msgspec.structs.replace(formed(3).spec, min_replicas=3)
+    )
+    assert membership.needed == 2

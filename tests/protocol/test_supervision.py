@@ -440,3 +440,23 @@ def test_one_that_is_failing_has_time_for_its_slow_exit() -> None:
     core.received(BeatAck(number=1, view=2, evicted=(process,), failing=(process,)), 1.0)
     assert kills(core.tick(1.0 + TIMING.linger_s - 0.01)) == []
     assert kills(core.tick(1.0 + TIMING.linger_s)) != []
+
+
+def test_who_is_barred_is_ended_and_not_started_again() -> None:
+    core = agent(0, 1, limit=1)
+    core.received(BeatAck(number=1, view=1, barred=(1, 7)), 1.0)
+    [kill] = kills(core.tick(1.0))
+    assert (kill.replica, kill.process) == (1, core.living()[1])
+    assert kills(core.tick(1.1)) == []
+    beat = beat_in(core.exited(1, kill.process, KILLED, 1.2))
+    assert [departure.replica for departure in beat.departures] == [1]
+    assert beat.gave_up is None
+    assert starts(core.tick(60.0)) == []
+    assert list(core.living()) == [0]
+
+
+def test_who_is_barred_while_it_waits_to_be_started_stays_down() -> None:
+    core = agent(0)
+    core.exited(0, core.living()[0], CRASHED, 1.0)
+    core.received(BeatAck(number=1, view=1, barred=(0,)), 1.05)
+    assert starts(core.tick(60.0)) == []

@@ -1,4 +1,4 @@
-"""The exchanges of all members of a view, which call each other: a step with all of its trials, in one process."""
+"""The exchanges of all members of a view, in one process: a step with all of its trials."""
 
 from __future__ import annotations
 

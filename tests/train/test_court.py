@@ -1,4 +1,4 @@
-"""Second opinions on real tensors: what is left out, who is blamed, and that the bits are those of a clean run."""
+"""Second opinions on real tensors: what is left out, who is blamed, and what bits come of it."""
 
 import pytest
 import torch

@@ -86,6 +86,7 @@ class Plan:
             for owner, shards in held.items()
         }
         self.holder = {node: owner for owner, nodes in self.cover.items() for node in nodes}
+        self.nodes = tuple(sorted(self.holder))
         self.additions: tuple[Addition, ...] = () if apart else fold_order(self.holder, count)
         cut = _cut_at_cells if cells else _cut
         self.bounds = tuple(cut(start, stop, len(view.slices)) for start, stop in buckets)

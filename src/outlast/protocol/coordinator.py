@@ -279,6 +279,7 @@ class CoordinatorCore:
             noted=tuple(d.process for d in beat.departures if not outstanding(d, membership)),
             evicted=tuple(seat.process for seat in void),
             failing=tuple(seat.process for seat in void if seat.failing),
+            barred=tuple(seat.replica for seat in membership.seats.values() if seat.barred),
         )
         return [Send(sender, ack)]
 

@@ -343,10 +343,12 @@ class Evidence:
                 removal = Removal(
                     process=seat.process,
                     standing=Standing.EVICTED,
-                    cause=f"replica {seat.replica}, step {charge.step}: {charge.reason[:REASON_LIMIT]}",
+                    cause=f"replica {seat.replica} of {seat.agent}, step {charge.step}: "
+                    + charge.reason[:REASON_LIMIT],
                     # What it computed is proven to be wrong; the state that it holds is not, and where nobody
                     # else holds it, it stays.
                     proven=False,
+                    guilty=True,
                 )
                 change.removals.setdefault(seat.replica, removal)
 

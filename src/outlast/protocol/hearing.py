@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Charge, View
 
-
 _OPEN = ". Nobody can tell which of them is wrong"
 
 
@@ -152,8 +151,8 @@ def hear(
         elif witnesses[0] == holder:
             verdict.replaced[node] = 1
             verdict.undecided.append(
-                f"replica {holder} computed {shards} twice, with different results. The one that is sane counts; "
-                "its machine is not to be trusted"
+                f"replica {holder} computed {shards} twice, with different results. The one that is sane "
+                "counts; its machine is not to be trusted"
             )
         elif exact:
             verdict.blamed.append(

@@ -98,6 +98,8 @@ class BeatAck(Message, frozen=True, kw_only=True):
     """Processes that run although their incarnation is void; replace those that do not rejoin."""
     failing: tuple[int, ...] = ()
     """Those of them that announced their own failure: however they end now, it is the program's fault."""
+    barred: tuple[int, ...] = ()
+    """Replicas that are not let in again: end them, and do not start them any more."""
 
 
 class Register(Message, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from outlast.protocol.assignment import assign, slices
 from outlast.protocol.messages import GaveUp, Register
 from outlast.protocol.poison import remembered, verdict
 from outlast.protocol.views import (
+    OFFENCES_MOST,
     Charge,
     Intent,
     Member,
@@ -38,6 +39,7 @@ from outlast.protocol.views import (
     ShardFailure,
     Standing,
     View,
+    barred,
     needed,
 )
 
@@ -60,6 +62,8 @@ class Removal:
     has done all of its work with them."""
     failing: bool = False
     """Whether it announced this itself, by its exception."""
+    guilty: bool = False
+    """Whether members have charged it."""
 
     @property
     def leaves(self) -> bool:
@@ -226,6 +230,9 @@ class _Draft:
         self.interrupts |= missed
         if seat.present or missed:
             self.causes.append(removal.cause)
+        offences = seat.offences + int(removal.guilty and seat.present)
+        if removal.guilty and seat.present and offences >= OFFENCES_MOST:
+            self.causes.append(f"replica {replica} has done so {offences} times, and is not let in again")
         life = seat.as_member()
         self.departing = tuple(member for member in self.departing if member != life)
         departs = seat.standing is Standing.MEMBER and planned and removal.leaves
@@ -237,6 +244,7 @@ class _Draft:
             process=removal.process,
             left_in=self.base.view.number + 1 if departs else seat.left_in,
             failing=removal.failing,
+            offences=offences,
         )
 
     def _counts_on(self, seat: Seat) -> bool:
@@ -259,6 +267,8 @@ class _Draft:
             if before is not None and before.process == register.process and not _runs(before):
                 # It has exited since it registered.
                 continue
+            if before is not None and before.barred:
+                continue
             # A new life proves that the old one is over, and somebody may be waiting for it.
             self.interrupts |= before is not None and self._counts_on(before)
             incarnation = before.incarnation + 1 if before else 1
@@ -271,6 +281,7 @@ class _Draft:
                 agent=register.agent,
                 address=register.address,
                 shards=register.shards,
+                offences=before.offences if before is not None else 0,
             )
             self.causes.append(
                 f"replica {replica} joins" if incarnation == 1 else f"replica {replica} is back"
@@ -294,7 +305,7 @@ class _Draft:
         learners = [seat for seat in self.learners() if not self._is_shadow(seat)]
         if self.members() or not learners or (self.lineage and self._finished_count()):
             return
-        awaited = self.base.spec.replicas - (0 if self.lineage else self._finished_count())
+        awaited = self.base.spec.replicas - (0 if self.lineage else self._finished_count()) - self._barred()
         if len(learners) < (self._needed() if form_now else awaited):
             return
         for seat in learners:
@@ -315,7 +326,10 @@ class _Draft:
         return sum(seat.standing is Standing.FINISHED for seat in seats)
 
     def _needed(self) -> int:
-        return needed(self.base.spec, self._finished_count())
+        return needed(self.base.spec, self._finished_count() + self._barred())
+
+    def _barred(self) -> int:
+        return barred(self.base.spec, self.seats.values())
 
     def conclude(self, change: Change) -> None:
         gave_up = change.gave_up

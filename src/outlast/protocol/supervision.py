@@ -130,6 +130,7 @@ class AgentCore:
         self._start_at: dict[int, float] = {}
         self._departures: dict[int, Departure] = {}
         self._gave_up: GaveUp | None = None
+        self._barred: set[int] = set()
 
     def living(self) -> dict[int, int]:
         """Replica → process, of all that run."""
@@ -187,7 +188,7 @@ class AgentCore:
             shard=life.sample.shard if at_work else -1,
             last_words=ending.last_words[-LAST_WORDS_LIMIT:] if at_work else "",
         )
-        if not finished and not self.leaving:
+        if not finished and not self.leaving and replica not in self._barred:
             self._plan_restart(replica, life, ending, now)
         return self.beat(now)
 
@@ -203,6 +204,9 @@ class AgentCore:
             case BeatAck():
                 for process in message.noted:
                     self._departures.pop(process, None)
+                self._barred |= set(message.barred)
+                for replica in self._barred & self._start_at.keys():
+                    del self._start_at[replica]
                 for life in self._lives.values():
                     life.failing |= life.process in message.failing
                     if life.process not in message.evicted:
@@ -287,7 +291,14 @@ class AgentCore:
         if self.leaving or self.outcome is not None:
             return actions
         for replica, life in self._lives.items():
-            if life.evicted_at is None or life.killed:
+            if life.killed:
+                continue
+            if replica in self._barred:
+                life.killed = True
+                why = "was found to compute wrong results again and again, and is not let in any more"
+                actions.append(KillReplica(replica, life.process, why))
+                continue
+            if life.evicted_at is None:
                 continue
             # One that was stopped until a moment ago has had no chance to come back.
             since = life.evicted_at if life.sample.stopped_s > 0 else max(life.evicted_at, life.stopped_at)

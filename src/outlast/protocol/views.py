@@ -10,6 +10,7 @@ what the job knows about one replica id over all its lives; an *incarnation* is 
 The document is replaced as a whole, under a comparison of its revision, so no reader ever sees half a change.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -18,6 +19,8 @@ from outlast.errors import ConfigError
 
 PROCESS_SERIAL_BITS = 20
 SHARDS_MOST = 65536
+OFFENCES_MOST = 3
+"""A machine that was found to be wrong so often is broken."""
 
 
 class Standing(StrEnum):
@@ -140,6 +143,13 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """The planned view without this life, which was a member until then; 0 while there is none."""
     failing: bool = False
     """It has announced its own failure; its exit will be the rest of that."""
+    offences: int = 0
+    """How often a life of this replica was evicted because of a charge."""
+
+    @property
+    def barred(self) -> bool:
+        """Whether it is not let in again."""
+        return self.offences >= OFFENCES_MOST
 
     @property
     def present(self) -> bool:
@@ -225,16 +235,25 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needed(self) -> int:
-        """How many members it takes to train; who has finished is not waited for."""
-        return needed(self.spec, self.finished)
+        """How many members it takes to train; who has finished or is barred is not waited for."""
+        return needed(self.spec, self.finished + barred(self.spec, self.seats.values()))
 
     def counts_on(self, seat: Seat) -> bool:
         """Whether somebody may be waiting for this life: it is a member, or was one until a planned view."""
         return seat.standing is Standing.MEMBER or seat.as_member() in self.departing
 
 
-def needed(spec: JobSpec, finished: int) -> int:
-    return min(spec.min_replicas, spec.replicas - finished)
+def needed(spec: JobSpec, over: int) -> int:
+    """`over`: how many replicas are not to come any more."""
+    return max(min(spec.min_replicas, spec.replicas - over), min(1, spec.replicas - over))
+
+
+def barred(spec: JobSpec, seats: Iterable[Seat]) -> int:
+    """How many are not let in again, and have not finished either."""
+    return sum(
+        seat.barred and seat.standing is not Standing.FINISHED and not spec.is_shadow(seat.replica)
+        for seat in seats
+    )
 
 
 def process_number(boot: int, serial: int) -> int:

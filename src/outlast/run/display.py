@@ -188,6 +188,10 @@ def render(status: Status) -> Group:
     parts: list[Table | Text] = [Text(f"{status.job}  view {status.view.number}", style="bold"), table]
     if words := waiting(status):
         parts.append(Text(words, style="yellow"))
+    if status.charges:
+        last = status.charges[-1]
+        against = f"against replica {last.replica}" if last.replica >= 0 else "against nobody"
+        parts.append(Text(f"last charge, {against}: step {last.step}: {last.reason}", style="yellow"))
     if status.saving:
         parts.append(Text(f"checkpoints: {status.saving}"))
     if status.silent:
@@ -203,6 +207,8 @@ def render(status: Status) -> Group:
 
 
 def _doing(seat: Seat, pulse: Pulse | None) -> str:
+    if seat.barred:
+        return f"not let in again, after {counted(seat.offences, 'wrong result')}"
     if pulse is None:
         return "not running" if seat.standing is Standing.GONE else ""
     if pulse.stopped_s > 0:

@@ -176,7 +176,10 @@ class Engine:
             case words.Attempt():
                 if action.trial == words.Trial.FIRST:
                     sim.history.attempts(self, action.step)
-                self.trainer.attempt(action.step, action.trial)
+                if action.trial == words.Trial.FIRST or self._is_witness(action.trial):
+                    self.trainer.attempt(action.step, action.trial)
+                else:
+                    self._todo.extend(self.participant.contribute(sim.world.now, action.trial))
             case words.Survey():
                 self._survey(action.step, action.trial)
             case words.Conclude():
@@ -202,6 +205,8 @@ class Engine:
                 self._look_at_pieces()
             case words.EndReached():
                 self.trainer.ended = action.step
+                # From here on the others wait for this one to leave its loop.
+                self.node.enter(Phase.COMPUTING, by_itself=False)
             case words.Accused():
                 sim.truth.accuses(self, action.member, action.step)
             case words.Dropped():
@@ -245,6 +250,13 @@ class Engine:
         early, self._early = self._early, []
         for frame in early:
             self.receive(frame)
+
+    def _is_witness(self, trial: int) -> bool:
+        if trial != words.Trial.HEARING or not self.doubts.asked():
+            return False
+        # The training thread waits, or hangs; from here on others wait for it.
+        self.node.enter(Phase.COMPUTING, by_itself=False)
+        return True
 
     # What is said to peers.
 

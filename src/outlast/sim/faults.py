@@ -126,7 +126,7 @@ class Faults:
         if node is not None:
             seconds = self._sim.world.chance.choice([0.1, 0.5, 10.0])
             self._touch(node, 1e9, f"computes wrong numbers for {seconds} s")
-            node.wrong_until = self._sim.world.now + seconds
+            node.wrong_until = self._sim.wrong_until[node.replica] = self._sim.world.now + seconds
 
     def _hang_replica(self) -> None:
         node = self._some_replica()

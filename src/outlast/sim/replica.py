@@ -147,7 +147,7 @@ class ReplicaNode(Node):
 
     # What its agent sees.
 
-    def enter(self, phase: Phase, attempts_in: int | None = None) -> None:
+    def enter(self, phase: Phase, attempts_in: int | None = None, *, by_itself: bool = True) -> None:
         """What the training thread writes on its progress page; one that hangs writes nothing. The view is
         that of its latest attempt: who waits for a view to begin has not done its part in it."""
         view = self._phase_view if attempts_in is None else attempts_in
@@ -156,7 +156,7 @@ class ReplicaNode(Node):
             self._phase_view,
             self._step,
         )
-        if not self.hanging and not waits_on:
+        if (not self.hanging or not by_itself) and not waits_on:
             self._phase, self._phase_since = phase, self.sim.world.now
             self._phase_view, self._step = view, self.step
 

@@ -14,7 +14,7 @@ from outlast.protocol.saving import SaveCore
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.verifying import Verifying
-from outlast.protocol.views import JobSpec, Seat, View
+from outlast.protocol.views import JobSpec, Seat, View, barred
 from outlast.sim.checkers import Checkers, Violation
 from outlast.sim.doubts import Doubts, Misfortune
 from outlast.sim.engine import Engine
@@ -96,6 +96,8 @@ class Simulation:
         )
         self.calm = chance.random() < 0.15
         """Nothing fails in this run; replicas come and go, and nobody may be interrupted by that."""
+        self.wrong_until: dict[int, float] = {}
+        """Until when a process of this replica computes wrong numbers, or did."""
         self.misfortune = Misfortune(seed, happens=self.cast.steps(0).judges)
         self.network = Network(self.world)
         self.mesh = Mesh(self.world, self.network)
@@ -160,9 +162,7 @@ class Simulation:
     def many_wrong(self, view: View) -> bool:
         """Whether so many members compute wrongly, or did just now, that nobody may be left to tell."""
         lately = self.world.now - WRONG_LATELY_S
-        wrong = [
-            m for m in view.members if (node := self.replica_node(m.replica)) and node.wrong_until > lately
-        ]
+        wrong = [m for m in view.members if self.wrong_until.get(m.replica, 0.0) > lately]
         return len(wrong) >= min(2, len(view.members))
 
     def is_due(self, step: int) -> bool:
@@ -228,7 +228,10 @@ class Simulation:
 
     def _all_back(self) -> bool:
         document = self.store.document
-        if document is None or len(document.view.members) != self.spec.replicas:
+        expected = self.spec.replicas
+        if document is not None:
+            expected -= barred(self.spec, document.seats.values())
+        if document is None or len(document.view.members) != expected:
             return False
         view = document.view
         return all(

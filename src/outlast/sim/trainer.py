@@ -131,7 +131,7 @@ class Trainer:
     def _step(self, step: int, trial: int) -> None:
         engine = self._engine
         view = engine.view.number
-        if trial == Trial.HEARING and engine.doubts.asked() and self._testified != (step, view):
+        if trial == Trial.HEARING and self._testified != (step, view):
             engine.node.enter(Phase.COMPUTING, attempts_in=view)
             self._work(0.0, 0.06, Phase.COMPUTING, lambda: self._testifies(step, view))
             return

@@ -21,12 +21,13 @@ from outlast.mesh.kinds import HoldingNote, Kind, encode
 from outlast.mesh.transport import Mesh
 from outlast.protocol import saving
 from outlast.protocol.member import Adopt, Deliver, FencedOff, JobOver, MemberAction, MemberCore, Tell
-from outlast.protocol.messages import Ask, Message, Status
+from outlast.protocol.messages import Ask, Message, Phase, Status
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.step_words import (
     BLANK,
     Accused,
     AllDone,
+    Attempt,
     Body,
     Completed,
     Conclude,
@@ -54,6 +55,7 @@ from outlast.protocol.step_words import (
     Survey,
     Surveyed,
     Switched,
+    Trial,
     Verdict,
     Verified,
     Want,
@@ -228,11 +230,25 @@ class Conduct:
         else:
             self.act(self.participant.judged(step, trial, time.monotonic(), again=again))
 
+    def _answer(self, step: int, trial: int) -> None:
+        """Another trial begins. Only who has something to compute for it needs the training thread."""
+        if trial == Trial.HEARING:
+            if self._exchange.court(step).asked:
+                if self._progress is not None:
+                    # The training thread waits; from here on others wait for it.
+                    self._progress.enter(Phase.COMPUTING)
+                return
+            self._exchange.testify(step, ())
+            crash.reach("testify", step)
+        self.act(self.participant.contribute(time.monotonic(), trial))
+
     def _concern(self, action: Action) -> None:
         """What the training thread may be waiting for."""
         match action:
             case Completed():
                 self._complete(action.step, action.verdict)
+            case Attempt() if action.trial != Trial.FIRST:
+                self._answer(action.step, action.trial)
             case Digest() | Verified() | Dropped() if self._comparing is not None:
                 self._comparing.do(action)
                 self._returns = 0 if isinstance(action, Verified) else self._returns
@@ -250,6 +266,9 @@ class Conduct:
                 self._go_back(action)
             case EndReached():
                 self.ended = action.step
+                if self._progress is not None:
+                    # From here on the others wait for this script to leave its loop.
+                    self._progress.enter(Phase.COMPUTING)
             case saving.SaySave():
                 self._say_save(action.to, action.body)
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended() | saving.SavedByOther():

@@ -42,6 +42,8 @@ Show = Callable[[int, int, int, Node, memoryview, Tensor], None]
 
 DIGEST_BYTES = 16
 
+_NOTHING = hearing.Hearing()
+
 
 class Court:
     def __init__(
@@ -57,7 +59,7 @@ class Court:
         self._numbers: dict[int, tuple[float, ...]] = {}
         self._limit = math.inf
         self._norms: dict[Node, float] = {}
-        self.hearing = hearing.Hearing()
+        self.hearing = _NOTHING
         self._evidence: dict[tuple[int, int, Node], dict[int, Tensor]] = {}
         """What was shown here, by place of the slice, sender and contribution; for each bucket its part."""
         self.parts: dict[int, PartNote] = {}
@@ -65,19 +67,19 @@ class Court:
         self._bad: set[Node] = set()
         """Shards that a hearing has found not to be sane, whoever computes them."""
 
-    @property
-    def _nodes(self) -> list[Node]:
-        return sorted(self._plan.holder)
-
     # Numbers.
 
     def measure(self) -> None:
         """All contributions are there: the squared norms of their own slice."""
-        notes = self._round.notes()
-        numbers = []
-        for node in self._nodes:
-            squares = [self._round.squares.get((bucket, node), 0.0) for bucket in range(self._plan.screened)]
-            numbers.append(sum(squares) + self._buffers_are_sane(self._version(node), notes[node]))
+        squares = self._round.squares
+        numbers = [
+            sum([squares.get((bucket, node), 0.0) for bucket in range(self._plan.screened)])
+            for node in self._plan.nodes
+        ]
+        if self._plan.screened < len(self._plan.bounds):
+            notes = self._round.notes()
+            for place, node in enumerate(self._plan.nodes):
+                numbers[place] += self._buffers_are_sane(self._version(node), notes[node])
         self._numbers[self._me] = tuple(numbers)
 
     @property
@@ -108,15 +110,14 @@ class Court:
     def examine(self, seed: int) -> bool:
         """All sums are in: whether there has to be a hearing."""
         notes = self._round.notes()
-        totals = [
-            sum(self._numbers[owner][place] for owner in self._plan.owners)
-            for place in range(len(self._plan.holder))
-        ]
-        self._norms = {
-            node: _norm(total, notes[node]) for node, total in zip(self._nodes, totals, strict=True)
-        }
-        self._limit = self._screening.limit(list(self._norms.values()))
-        self._accept(self._nodes)
+        numbers = [self._numbers[owner] for owner in self._plan.owners]
+        for node, *squares in zip(self._plan.nodes, *numbers, strict=True):
+            self._norms[node] = _norm(sum(squares), notes[node])
+        self._limit = self._screening.limit(self._norms.values())
+        self._accept(self._norms)
+        # This is what every step comes to, so it takes no longer than that.
+        if self._round.norm <= self._limit and not self._screening.audit and self._round.norm < math.inf:
+            return False
         doubted = self._screening.doubts(self._norms)
         audited: list[Node] = []
         owners: list[int] = []
@@ -124,14 +125,16 @@ class Court:
             audited, owners = self._screening.audited(
                 seed,
                 self._round.step,
-                self._nodes,
+                self._plan.nodes,
                 [owner for owner in self._plan.owners if self._owns(owner)],
             )
+        if not doubted and not audited:
+            return False
         members = [member.replica for member in self._plan.view.members]
         self.hearing = hearing.call(
             members, self._plan.holder, doubted=doubted, audited=audited, owners=owners
         )
-        return bool(self.hearing.witnesses or self.hearing.auditors)
+        return True
 
     def _accept(self, nodes: Iterable[Node]) -> None:
         self._round.norm = max((self._norms[node] for node in nodes), default=0.0)
@@ -292,7 +295,7 @@ class Court:
 
     def _contributions(self, owner: int, bucket: int) -> dict[Node, Tensor]:
         if owner == self._me:
-            return {node: self._round.row(bucket, node) for node in self._nodes}
+            return {node: self._round.row(bucket, node) for node in self._plan.nodes}
         place = self._plan.index[owner]
         found = {}
         for node, sender in self._plan.holder.items():

@@ -395,7 +395,7 @@ class Engine:
         if record is not None:
             return record
         steps = self._steps
-        if steps.mode is Mode.RUNNING and steps.step == step:
+        if steps.mode is Mode.RUNNING and steps.step == step and self._has_a_part(step):
             if self._assigned != self._attempt:
                 self._assign(step)
             missing = self._gradients.missing()
@@ -408,12 +408,17 @@ class Engine:
             self._learn()
         return None
 
+    def _has_a_part(self, step: int) -> bool:
+        """After the first trial, only who is called as a witness has something to do."""
+        trial = self._steps.trial
+        return trial == Trial.FIRST or (trial == Trial.HEARING and bool(self._exchange.court(step).asked))
+
     def _assign(self, step: int) -> None:
         self._assigned = self._attempt
         trial = self._steps.trial
         if trial == Trial.HEARING:
             self._gradients.ask(self._exchange.court(step).asked)
-        elif trial == Trial.FIRST:
+        else:
             self._gradients.assign(self._exchange.plan.shards)
         if self.progress is not None:
             self.progress.adopt(self.view.number)
@@ -423,9 +428,11 @@ class Engine:
         trial = self._steps.trial
         if trial == Trial.FIRST:
             self._contribute_first(step)
-        elif trial == Trial.HEARING:
+        else:
             self._exchange.testify(step, self._gradients.opinions())
             crash.reach("testify", step)
+        # It may have been said for this thread that it computes; from here on it does not.
+        self._enter(Phase.WAITING)
         self.conduct.act(self.conduct.participant.contribute(time.monotonic(), trial))
 
     def _contribute_first(self, step: int) -> None:
@@ -475,6 +482,7 @@ class Engine:
             self._ending_in, self.conduct.ended = attempt, -1
             if self.progress is not None:
                 self.progress.adopt(self.view.number)
+                self.progress.enter(Phase.WAITING)
             self.conduct.act(self.conduct.participant.end(time.monotonic()))
         return 1 if self.conduct.ended == self.applied else None
 

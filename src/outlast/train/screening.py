@@ -18,7 +18,7 @@ Here is also who is audited, and when: a pure function of the seed and the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,8 @@ class Screening:
         self.exact = exact
         self._lenient = lenient
         self._norms: list[float] = []
+        self._usual = math.inf
+        """The largest of them, once there are enough."""
         self._skipped = 0
         self._empty = 0
         self.counts = Screened()
@@ -83,22 +85,24 @@ class Screening:
         return {"norms": list(self._norms), "skipped": self._skipped, "empty": self._empty}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._norms = [float(norm) for norm in state["norms"]]
+        self._remember([float(norm) for norm in state["norms"]])
         self._skipped, self._empty = state["skipped"], state["empty"]
 
     # One step.
 
-    def limit(self, norms: Sequence[float]) -> float:
+    def _remember(self, norms: list[float]) -> None:
+        self._norms = norms[-REMEMBERED:]
+        enough = len(self._norms) >= LEAST_REMEMBERED and max(self._norms) > 0
+        self._usual = max(self._norms) if enough else math.inf
+
+    def limit(self, norms: Collection[float]) -> float:
         """What is beyond this is not sane, in a step whose contributions have these norms."""
-        if len(self._norms) < LEAST_REMEMBERED:
-            return math.inf
-        limit = FAR * max(self._norms)
-        beyond = sum(1 for norm in norms if math.isfinite(norm) and norm > limit)
-        changed = 2 * beyond > len(norms)
-        return math.inf if changed or limit == 0 else limit
+        limit = FAR * self._usual
+        beyond = sum([limit < norm < math.inf for norm in norms])
+        return math.inf if 2 * beyond > len(norms) else limit
 
     def doubts(self, norms: Mapping[Node, float]) -> list[Node]:
-        limit = self.limit(list(norms.values()))
+        limit = self.limit(norms.values())
         lets_through = self._lenient and self._skipped < SKIPPED_MOST
         return [
             node
@@ -129,7 +133,7 @@ class Screening:
             self._empty += 1
         elif math.isfinite(note.norm):
             self._empty = self._skipped = 0
-            self._norms = [*self._norms, note.norm][-REMEMBERED:]
+            self._remember([*self._norms, note.norm])
         else:
             self._skipped += 1
         self.count(left_out=len(note.left_out))
