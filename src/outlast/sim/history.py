@@ -67,6 +67,10 @@ class History:
             return set()
         return {(m.replica, m.incarnation) for m in (*document.view.members, *document.view.learners)}
 
+    def _members(self) -> set[Life]:
+        document = self._sim.store.document
+        return {(m.replica, m.incarnation) for m in document.view.members} if document is not None else set()
+
     def _compared(self, present: set[Life]) -> set[Life]:
         """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to find
         that its state is void. What it does itself is held against the others."""
@@ -136,7 +140,9 @@ class History:
         present = self._present()
         if life not in present:
             return
-        for other in (present & self._pasts.keys()) - self._given_up:
+        # Learners may have what somebody began who is gone; they are about to find that it is void. What they
+        # do themselves is held against the members.
+        for other in (self._members() & self._pasts.keys()) - self._given_up:
             if self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
                     f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "

@@ -179,7 +179,9 @@ class Saver:
     def begin(self, claim: int, base: Checkpoint | None) -> None:
         engine = self._engine
         self.claim, self._looks = claim, False
-        digest = self._vault.manifests[base].digest if base is not None else 0
+        # Each founder's own fresh model is unlike any other's.
+        fresh = hash((engine.me.replica, engine.me.incarnation, self._sim.world.seed))
+        digest = self._vault.manifests[base].digest if base is not None else fresh
         step = base.step if base is not None else 0
         if claim:
             self._vault.begins(engine.node.name, claim, base, digest)
