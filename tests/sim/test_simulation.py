@@ -30,8 +30,8 @@ CAUGHT_BY = [
     4023,
     51037,
 ]
-"""Seeds that have broken a promise once. Most of them show something else by now, since a world changes with the
-protocol; the cores' own tests remember what was wrong."""
+"""Seeds that have broken a promise once. Most of them show something else by now, since a world changes with
+the protocol; the cores' own tests remember what was wrong."""
 
 
 @pytest.mark.timeout(5400)
