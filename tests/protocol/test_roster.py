@@ -348,3 +348,32 @@ def test_a_clean_exit_before_the_first_view_is_not_the_end_of_everybody() -> Non
     after = plan(early, Change(arrivals=arrivals(1, 2)))
     assert after.outcome is None
     assert [member.replica for member in after.view.members] == [1, 2]
+
+
+def test_what_learners_were_given_is_void_where_no_member_is_known_to_have_anything() -> None:
+    learning = with_learner(2)
+    others = {0, 1}
+    one_left = plan(learning, Change(removals=dead(0), holding=others))
+    assert one_left.view.void_before == learning.view.void_before, "replica 1 has the state"
+    # Replica 0 had just begun the lineage, and the others have heard nothing of that state yet.
+    begun = plan(learning, Change(removals=dead(0), holding={0}))
+    assert begun.view.void_before == begun.view.number
+    more = plan(begun, Change(arrivals=arrivals(0, life=2)))
+    assert more.view.planned and more.view.void_before == begun.view.number, "nobody is interrupted by it"
+
+
+def test_one_who_has_caught_up_saves_what_those_had_who_die() -> None:
+    learning = with_learner(2)
+    after = plan(learning, Change(removals=dead(0), ready={2}, holding={0, 2}))
+    assert after.view.member(2) is not None
+    assert after.view.void_before == learning.view.void_before
+
+
+def test_a_new_lineage_goes_on_from_what_a_learner_has_if_one_has_anything() -> None:
+    learning = with_learner(2)
+    nobody = plan(learning, Change(removals=dead(0, 1), holding={0, 1, 2}))
+    assert nobody.view.members == () and nobody.view.void_before == learning.view.void_before
+    for holding in ({2}, set[int]()):
+        second = plan(nobody, Change(arrivals=arrivals(0, 1, life=2), holding=holding))
+        assert second.view.lineage == 2
+        assert second.view.void_before == (learning.view.void_before if holding else second.view.number)

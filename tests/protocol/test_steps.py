@@ -1,5 +1,7 @@
 """Agreeing on steps: everybody holds the same records, whoever is missing, late or new."""
 
+import msgspec
+
 from outlast.protocol.step_words import (
     BLANK,
     AllDone,
@@ -700,3 +702,34 @@ def test_a_state_of_an_earlier_view_is_not_taken_where_all_are_blank() -> None:
     assert core.mode is Mode.LOADING
     (lost,) = core.loaded(40, 1)
     assert isinstance(lost, Lost) and core.newest == BLANK
+
+
+def since(number: int, void_before: int, *members: int, learners: tuple[int, ...] = ()) -> View:
+    return msgspec.structs.replace(view_of(number, *members, learners=learners), void_before=void_before)
+
+
+def test_a_learner_drops_what_it_was_given_when_no_member_has_anything() -> None:
+    """It was given the state by one who began the lineage and died, and another one begins it anew, with its
+    own fresh model perhaps (simulator, seeds 4023 and 6069)."""
+    core = learner_at(0)
+    assert core.adopt(since(2, 1, 1, learners=(2,)), in_band=False) == []
+    (lost,) = core.adopt(since(3, 3, 1, learners=(2,)), in_band=False)
+    assert isinstance(lost, Lost)
+    core = learner_at(0)
+    (lost,) = core.adopt(since(4, 3, 1, 2), in_band=True)
+    assert isinstance(lost, Lost), "also if it was made a member before it heard of that"
+
+
+def test_a_learner_does_not_take_a_state_that_is_void() -> None:
+    core = StepCore(2)
+    core.adopt(view_of(1, 0, 1, learners=(2,)), in_band=False)
+    core.adopt(since(3, 3, 1, learners=(2,)), in_band=False)
+    (lost,) = core.loaded(0, 1)
+    assert isinstance(lost, Lost) and core.newest == BLANK
+    assert core.loaded(0, 3) == [] and core.newest == 0
+
+
+def test_a_member_keeps_what_it_holds_whatever_is_known_of_it() -> None:
+    core = at(5, view_of(1, 0, 1))
+    core.adopt(since(2, 2, 0), in_band=False)
+    assert (core.mode, core.newest) == (Mode.RUNNING, 5)

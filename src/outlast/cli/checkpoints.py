@@ -18,7 +18,7 @@ from outlast.cli.vaults import age_text, find_checkpoint, open_vault, size_text
 from outlast.errors import ObjectDamaged, ObjectMissing
 from outlast.state.storage.opening import open_storage
 from outlast.state.vault.manifest import Chunk, Manifest
-from outlast.state.vault.names import CHUNKS, checkpoint_of, chunk_name
+from outlast.state.vault.names import CHUNKS, checkpoint_of
 from outlast.state.vault.retention import Keep
 from outlast.state.vault.vault import Vault
 
@@ -156,7 +156,7 @@ def _row(vault: Vault, name: str) -> tuple[str, Manifest | None, str | None]:
 def _state(name: str, manifest: Manifest | None, trunk: set[str], stored: dict[str, int]) -> str:
     if manifest is None:
         return "unreadable"
-    if any(stored.get(chunk_name(c.hash, c.codec)) != c.stored_bytes for c in manifest.chunks):
+    if any(stored.get(c.name) != c.stored_bytes for c in manifest.chunks):
         return "incomplete"
     return "good" if name in trunk else "off trunk"
 
@@ -211,7 +211,7 @@ def _verify(options: argparse.Namespace) -> int:
     chunks: dict[str, tuple[Chunk, Manifest]] = {}
     for name, manifest in manifests:
         for chunk in manifest.chunks:
-            key = chunk_name(chunk.hash, chunk.codec)
+            key = chunk.name
             chunks.setdefault(key, (chunk, manifest))
             if name not in users.setdefault(key, []):
                 users[key].append(name)
@@ -220,7 +220,7 @@ def _verify(options: argparse.Namespace) -> int:
         for _, manifest in manifests:
             own = [chunk for chunk, first in chunks.values() if first is manifest]
             for chunk, reason in verify_chunks(vault.storage, manifest, own, progress=progress):
-                for name in users[chunk_name(chunk.hash, chunk.codec)]:
+                for name in users[chunk.name]:
                     bad.setdefault(name, []).append(reason)
     if options.json:
         told = [{"name": name, "ok": name not in bad, "problems": bad.get(name, [])} for name, _, _ in rows]

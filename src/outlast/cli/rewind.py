@@ -10,7 +10,7 @@ import msgspec
 
 from outlast.cli.vaults import find_checkpoint, open_vault
 from outlast.errors import CheckpointError, UsageError
-from outlast.state.vault.names import CHUNKS, checkpoint_of, chunk_name
+from outlast.state.vault.names import CHUNKS, checkpoint_of
 from outlast.state.vault.occupancy import note_end
 from outlast.state.vault.vault import Vault
 
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 def _refuse_if_incomplete(vault: Vault, name: str) -> None:
     manifest = vault.read_manifest(name)
     stored = {s.key: s.size_bytes for s in vault.storage.list(CHUNKS)}
-    lost = [c for c in manifest.chunks if stored.get(chunk_name(c.hash, c.codec)) != c.stored_bytes]
+    lost = [c for c in manifest.chunks if stored.get(c.name) != c.stored_bytes]
     if lost:
         raise CheckpointError(
             f"The checkpoint of step {manifest.step} is not whole: {len(lost)} of its {len(manifest.chunks)} "

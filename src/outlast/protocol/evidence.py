@@ -153,6 +153,8 @@ class Evidence:
             seat = membership.seats.get(replica)
             if seat is None or seat.incarnation != report.incarnation:
                 continue
+            if report.ready or (seat.standing is Standing.MEMBER and not report.catching_up):
+                change.holding.add(replica)
             if seat.standing is Standing.LEARNER and report.ready and not report.leaving:
                 change.ready.add(replica)
             if seat.standing is Standing.MEMBER:

@@ -82,6 +82,8 @@ class Change:
     """Member → the newest view that it has adopted."""
     catching_up: set[int] = field(default_factory=set)
     """Those members that do not hold the training state yet."""
+    holding: set[int] = field(default_factory=set)
+    """Whoever says that it does, or did so when it was a learner."""
     form_now: bool = False
     """Whether the first view of a lineage has waited long enough for the rest."""
     gave_up: GaveUp | None = None
@@ -116,7 +118,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     draft.promote(change.ready)
     draft.form(change.form_now)
     draft.conclude(change)
-    return draft.result()
+    return draft.result(change.holding)
 
 
 def _activated(membership: Membership, adopted: dict[int, int], catching_up: set[int]) -> Membership:
@@ -352,8 +354,8 @@ class _Draft:
         """A lineage is done with its last member; a job whose replicas never joined, with the last one."""
         return self.lineage > 0 or self._finished_count() == self.base.spec.replicas
 
-    def result(self) -> Membership:
-        view = self._view()
+    def result(self, holding: set[int]) -> Membership:
+        view = self._view(any(seat.replica in holding and self._known(seat) for seat in self.members()))
         if self.lineage != self.base.view.lineage:
             # A new lineage has nobody before it who could adopt it: its members are its first holders.
             self.active, self.holders = view.number, view.members
@@ -377,7 +379,7 @@ class _Draft:
             outcome=self.outcome,
         )
 
-    def _view(self) -> View:
+    def _view(self, somebody_holds: bool) -> View:
         before = self.base.view
         members = tuple(sorted((seat.as_member() for seat in self.members()), key=lambda m: m.replica))
         learners = tuple(sorted((seat.as_member() for seat in self.learners()), key=lambda m: m.replica))
@@ -401,6 +403,7 @@ class _Draft:
             slices=slices_,
             cause="; ".join(self.causes)[:CAUSE_LIMIT],
             planned_since=before.planned_since if planned else number,
+            void_before=before.void_before if planned or somebody_holds or not members else number,
             paused=paused,
         )
 

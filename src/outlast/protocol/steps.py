@@ -209,6 +209,10 @@ class StepCore:
         if self.verifying is not None and view.members != before.members:
             self.verifying.recomputing.forget()
         self.pending = 0
+        learned = before.member(self.replica) is None and self.newest != BLANK
+        if learned and self._loaded_in < view.void_before:
+            # Members reconcile by what they hold. What one has who only learned may not be the beginning now.
+            return [Lost(NOT_THE_BEGINNING)]
         if view.member(self.replica) is None:
             self.mode = Mode.LEARNING
             if self.newest != BLANK and before.lineage < view.lineage:
@@ -322,7 +326,10 @@ class StepCore:
             return [
                 Lost(f"it was given the state after step {step}, and members only have step {self._fed_top}")
             ]
-        if self.mode is Mode.LOADING and self._top == BLANK and view not in (None, self.view.number):
+        awaits_beginning = self.mode is Mode.LOADING and self._top == BLANK
+        learns = self.mode is Mode.LEARNING
+        oldest = self.view.number if awaits_beginning else self.view.void_before if learns else 0
+        if view is not None and view < oldest:
             # It comes from one who began before and is gone; since then it is on another one to begin.
             return [Lost(NOT_THE_BEGINNING)]
         self._start_from(step)

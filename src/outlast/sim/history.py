@@ -73,6 +73,10 @@ class History:
             return set()
         return {(m.replica, m.incarnation) for m in (*document.view.members, *document.view.learners)}
 
+    def _members(self) -> set[Life]:
+        document = self._sim.store.document
+        return {(m.replica, m.incarnation) for m in document.view.members} if document is not None else set()
+
     def _compared(self, present: set[Life]) -> set[Life]:
         """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to find
         that its state is void. What it does itself is held against the others."""
@@ -156,7 +160,9 @@ class History:
         present = self._present()
         if life not in present:
             return
-        for other in self._compared(present) - self._given_up:
+        # Learners may have what somebody began who is gone; they are about to find that it is void. What they
+        # do themselves is held against the members.
+        for other in (self._members() & self._pasts.keys()) - self._given_up:
             same = self._pasts[other].fork == past.fork
             if same and self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(

@@ -188,7 +188,9 @@ class Saver:
             # What it began with is gone; a new process has that.
             engine.node.kill("has no state to go back to")
             return
-        digest = self._vault.manifests[base].digest if base is not None else 0
+        # Each founder's own fresh model is unlike any other's.
+        fresh = hash((engine.me.replica, engine.me.incarnation, self._sim.world.seed))
+        digest = self._vault.manifests[base].digest if base is not None else fresh
         step = base.step if base is not None else 0
         if claim:
             self._vault.begins(engine.node.name, claim, base, digest)

@@ -35,7 +35,7 @@ from outlast.state.training import TrainingState
 from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter
 from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Claim, Manifest
-from outlast.state.vault.names import checkpoint_of
+from outlast.state.vault.names import Era, checkpoint_of
 from outlast.state.vault.occupancy import Beating, Process, note_end
 from outlast.state.vault.pruning import prune
 from outlast.state.vault.retention import Keep
@@ -494,7 +494,9 @@ class Saving:
         known = self._known if self._known is not None else self._tiers.first.known_chunks()
         codec = ZSTD_SHUFFLE if self._settings.compress else RAW
         threads = SENDING_THREADS if is_remote(storage.url) else WRITING_THREADS
-        writer = ChunkWriter(storage, known, codec=codec, threads=threads, cancelled=job.cancelled)
+        assert self._held.claim is not None
+        era = _era(self._held.claim.number, job.save)
+        writer = ChunkWriter(storage, known, codec=codec, era=era, threads=threads, cancelled=job.cancelled)
         job.rows = writer.write(job.share.parts())
         job.new_bytes = writer.written_bytes
         crash.reach("written", job.save.step)
@@ -555,7 +557,7 @@ class Saving:
             )
             self._known = {row.hash: row for row in job.rows}
             if job.manifest is not None:
-                self._afterwards(job.manifest)
+                self._afterwards(job.manifest, _era(job.manifest.claim, job.save))
         else:
             # It may have been committed all the same, and what was known to be stored deleted.
             self._known = None
@@ -575,13 +577,13 @@ class Saving:
         if self._last_step != NO_STEP:
             self._save_last()
 
-    def _afterwards(self, manifest: Manifest) -> None:
+    def _afterwards(self, manifest: Manifest, era: Era) -> None:
         """The committer makes room, and fills the other tiers. No save begins meanwhile."""
 
         def work() -> None:
             try:
                 for vault in self._tiers.vaults:
-                    self._tend(vault, manifest)
+                    self._tend(vault, manifest, era)
             finally:
                 with self._changed:
                     self._busy -= 1
@@ -590,11 +592,11 @@ class Saving:
         self._busy += 1
         self._enqueue(work)
 
-    def _tend(self, vault: Vault, manifest: Manifest) -> None:
+    def _tend(self, vault: Vault, manifest: Manifest, era: Era) -> None:
         try:
             if vault is not self._tiers.first:
                 self._tiers.replicate(manifest, vault, self._commits)
-            prune(vault, self._settings.keep, claim=manifest.claim, wanted=self._commits)
+            prune(vault, self._settings.keep, claim=manifest.claim, era=era, wanted=self._commits)
         except SaveGivenUp:
             pass
         except Exception as error:
@@ -603,8 +605,7 @@ class Saving:
 
     def _commits(self) -> bool:
         """Whether this replica is still the one to write: nobody else deletes or copies then. One that was
-        stopped for a while may have been evicted, and others may save what it is about to delete; so it has
-        to have heard from the coordinator lately."""
+        stopped for a while may have been evicted; so it has to have heard from the coordinator lately."""
         fresh = self._alone or time.monotonic() - self.heard_at < self._evicted_within_s
         if self._is_shadow(self._replica):
             return fresh and self._view.learner(self._replica) is not None
@@ -621,3 +622,7 @@ class Saving:
         self._beats_for = claim
         if claim is not None:
             self._beating = Beating(self._tiers.first.storage, claim, self._process)
+
+
+def _era(claim: int, save: core.Save) -> Era:
+    return Era(claim, save.view, save.committer)

@@ -16,7 +16,7 @@ from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.chunks import read_chunk
 from outlast.state.vault.manifest import Claim, Manifest, encode_claim
-from outlast.state.vault.names import checkpoint_of, chunk_name, claim_name, manifest_name
+from outlast.state.vault.names import checkpoint_of, claim_name, manifest_name
 from outlast.state.vault.occupancy import Process
 from outlast.state.vault.vault import Vault
 
@@ -84,13 +84,12 @@ class Tiers:
             if not wanted():
                 raise SaveGivenUp("it is not on this replica any more to copy checkpoints")
             there = known.get(chunk.hash)
-            if there is not None and (there.codec, there.stored_bytes) == (chunk.codec, chunk.stored_bytes):
+            if there is not None and (there.name, there.stored_bytes) == (chunk.name, chunk.stored_bytes):
                 continue
             memory = memoryview(bytearray(chunk.size))
             read_chunk(self.first.storage, manifest, chunk, memory)
-            name = chunk_name(chunk.hash, chunk.codec)
-            stored = memory if not chunk.codec else self.first.storage.get(name, chunk.stored_bytes)
-            vault.storage.put(name, stored)
+            stored = memory if not chunk.codec else self.first.storage.get(chunk.name, chunk.stored_bytes)
+            vault.storage.put(chunk.name, stored)
         vault.commit(manifest)
 
     def came_too_late(self, claim: Claim) -> bool:

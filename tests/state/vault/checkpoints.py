@@ -11,6 +11,7 @@ from outlast.state.storage.seam import Storage
 from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter, read_chunks
 from outlast.state.vault.manifest import Chunk, Claim, Codec, Manifest
+from outlast.state.vault.names import Era
 from outlast.state.vault.occupancy import Process
 from outlast.state.vault.vault import Vault
 
@@ -29,12 +30,17 @@ def some_state(seed: int, *, elements: int = 1 << 18) -> tuple[Image, list[Tenso
 
 
 def written(
-    storage: Storage, image: Image, tensors: list[Tensor], known: dict[str, Chunk], codec: Codec = ""
+    storage: Storage,
+    image: Image,
+    tensors: list[Tensor],
+    known: dict[str, Chunk],
+    codec: Codec = "",
+    era: Era | None = None,
 ) -> tuple[ChunkWriter, list[Chunk]]:
     flat = torch.empty(image.total_bytes, dtype=torch.uint8)
     copy_piece(image, tensors, range(image.total_bytes), flat)
     space = memoryview(flat.numpy()) if image.total_bytes else memoryview(b"")
-    writer = ChunkWriter(storage, known, codec=codec, threads=3)
+    writer = ChunkWriter(storage, known, codec=codec, era=era, threads=3)
     return writer, writer.write((r, space[r.start : r.stop]) for r in chunk_ranges(image))
 
 

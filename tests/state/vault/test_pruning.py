@@ -10,7 +10,15 @@ from memory_storage import Failing, MemoryStorage
 
 from outlast.errors import ConfigError, StorageUnavailable, VaultTaken
 from outlast.state.vault.manifest import Claim
-from outlast.state.vault.names import CHUNKS, beat_name, chunk_name, manifest_name
+from outlast.state.vault.names import (
+    CHUNKS,
+    Era,
+    beat_name,
+    chunk_digest,
+    chunk_era,
+    chunk_name,
+    manifest_name,
+)
 from outlast.state.vault.occupancy import note_end
 from outlast.state.vault.pruning import prune
 from outlast.state.vault.retention import Keep, kept_steps
@@ -145,6 +153,47 @@ def test_a_chunk_that_came_after_the_listing_is_not_touched() -> None:
     storage.before = arrive
     prune(vault, Keep(last=1), claim=claim.number)
     assert late in storage.objects
+
+
+def test_who_was_evicted_deletes_nothing_of_what_the_others_write() -> None:
+    """It does not know of their view yet; their save is under way, and not named by any manifest."""
+    vault, storage, claim = filled()
+    image, tensors = some_state(70)
+    _, left = written(storage, image, tensors, {}, era=Era(1, 3, 0))
+    _, chunks = written(storage, image, tensors, {}, era=Era(1, 4, 1))
+    prune(vault, Keep(last=1), claim=claim.number, era=Era(1, 3, 0))
+    assert not {chunk.name for chunk in left} & storage.objects.keys(), (
+        "what a save of its own left is garbage"
+    )
+    vault.commit(manifest_of(claim, 70, image, chunks))
+    assert steps_of(vault) == [50, 70]
+
+
+def test_who_is_stopped_in_a_deletion_deletes_nothing_that_is_written_again() -> None:
+    """A save was given up. Meanwhile the others are in a later view, and their state has the same bytes."""
+    vault, storage, claim = filled()
+    image, tensors = some_state(70)
+    written(storage, image, tensors, {}, era=Era(1, 3, 0))
+
+    def evicted(call: str, key: str) -> None:
+        if call == "delete" and key.startswith(CHUNKS):
+            storage.before = lambda call, key: None
+            _, chunks = written(storage, image, tensors, dict(vault.known_chunks()), era=Era(1, 4, 1))
+            vault.commit(manifest_of(claim, 70, image, chunks))
+
+    storage.before = evicted
+    prune(vault, Keep(last=1), claim=claim.number, era=Era(1, 3, 0))
+    assert steps_of(vault) == [50, 70]
+
+
+def test_eras() -> None:
+    mine = Era(2, 5, 1)
+    assert chunk_era(chunk_name("ab" * 32, "zstd-shuffle", str(mine))) == mine
+    assert chunk_era(chunk_name("ab" * 32, "")) is None
+    assert chunk_digest(chunk_name("ab" * 32, "", str(mine))) == "ab" * 32
+    over = [Era(1, 9, 0), Era(2, 4, 3), mine]
+    assert all(era.is_over_for(mine) for era in over)
+    assert not any(era.is_over_for(mine) for era in (Era(2, 5, 7), Era(2, 6, 0), Era(3, 1, 1)))
 
 
 def test_who_was_superseded_deletes_nothing_more() -> None:

@@ -1,7 +1,8 @@
 """Chunks on their way into a storage and back: hashed, sent and verified on a few threads.
 
-The hash is taken of the bytes in memory. It names the object, so a chunk that is stored already is not
-stored again, and a chunk that was read is what was written or it is an error. Nothing is copied that is not
+The hash is taken of the bytes in memory. It names the object, with the era in which it was written, so a
+chunk that the newest checkpoint has is not stored again, and a chunk that was read is what was written or it
+is an error. Nothing is copied that is not
 compressed.
 """
 
@@ -18,7 +19,7 @@ from outlast.state.storage.seam import Storage
 from outlast.state.vault.compression import compressed, decompress
 from outlast.state.vault.crew import work_off
 from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Codec, Manifest
-from outlast.state.vault.names import chunk_name, manifest_name
+from outlast.state.vault.names import Era, manifest_name
 
 THREADS = 4
 
@@ -40,6 +41,7 @@ class ChunkWriter:
         known: Mapping[str, Chunk],
         *,
         codec: Codec = RAW,
+        era: Era | None = None,
         threads: int = THREADS,
         cancelled: threading.Event | None = None,
     ) -> None:
@@ -51,6 +53,7 @@ class ChunkWriter:
         self._storage = storage
         self._known = known
         self._codec = codec
+        self._era = str(era) if era is not None else ""
         self._threads = threads
         self._cancelled = cancelled or threading.Event()
         self._counting = threading.Lock()
@@ -78,15 +81,15 @@ class ChunkWriter:
         with self._counting:
             self.skipped_bytes += data.nbytes
             self.skipped_chunks += 1
-        return Chunk(place.start, data.nbytes, digest, known.stored_bytes, known.codec)
+        return Chunk(place.start, data.nbytes, digest, known.stored_bytes, known.codec, known.era)
 
     def _store(self, place: range, data: memoryview, digest: str) -> Chunk:
         packed = compressed(data) if self._codec == ZSTD_SHUFFLE else None
         stored = data if packed is None else packed
         codec: Codec = RAW if packed is None else ZSTD_SHUFFLE
         self._refuse_cancelled()
-        self._storage.put(chunk_name(digest, codec), stored)
-        row = Chunk(place.start, data.nbytes, digest, len(stored), codec)
+        row = Chunk(place.start, data.nbytes, digest, len(stored), codec, self._era)
+        self._storage.put(row.name, stored)
         with self._counting:
             self._stored[digest] = row
             self.written_bytes += row.stored_bytes
@@ -120,7 +123,7 @@ def read_chunks(
 
 def read_chunk(storage: Storage, manifest: Manifest, chunk: Chunk, out: memoryview) -> None:
     """Fill `out`, which has the chunk's size, and verify it."""
-    name = chunk_name(chunk.hash, chunk.codec)
+    name = chunk.name
     try:
         if chunk.codec == RAW:
             storage.read_into(name, out)

@@ -16,7 +16,7 @@ from outlast.errors import ConfigError, ObjectDamaged, ProtocolError
 from outlast.protocol.trunk import MAX_STEP
 from outlast.state.contents import MAX_IMAGE_BYTES, MAX_TOTAL_BYTES, Image, check_image
 from outlast.state.vault.chunking import MAX_CHUNK_BYTES
-from outlast.state.vault.names import MANIFEST_PATTERN, MAX_CLAIM, checkpoint_of
+from outlast.state.vault.names import ERA_PATTERN, MANIFEST_PATTERN, MAX_CLAIM, checkpoint_of, chunk_name
 from outlast.state.vault.sealing import Document, Migrations, laid_out, seal_of, unsealed
 
 VERSION = 1
@@ -44,6 +44,12 @@ class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """BLAKE3 of the bytes in memory, compressed or not."""
     stored_bytes: Annotated[int, Meta(ge=1, le=2 * MAX_CHUNK_BYTES)]
     codec: Codec
+    era: Annotated[str, Meta(pattern=ERA_PATTERN)] = ""
+    """When it was written, as a part of the object's name; empty outside of a run."""
+
+    @property
+    def name(self) -> str:
+        return chunk_name(self.hash, self.codec, self.era)
 
     @property
     def stop(self) -> int:
@@ -169,9 +175,9 @@ def decode_claim(encoded: bytes, name: str) -> Claim:
 
 
 def same_state(one: Manifest, other: Manifest) -> bool:
-    """Whether two manifests, of the same step or not, hold the same training state."""
-    return one.image == other.image and [(c.start, c.hash) for c in one.chunks] == [
-        (c.start, c.hash) for c in other.chunks
+    """Whether two manifests, of the same step or not, hold the same training state, in the same objects."""
+    return one.image == other.image and [(c.start, c.name) for c in one.chunks] == [
+        (c.start, c.name) for c in other.chunks
     ]
 
 

@@ -2,6 +2,7 @@
 nobody's business and left alone."""
 
 import re
+from typing import NamedTuple
 
 from outlast.protocol.trunk import Checkpoint
 
@@ -15,7 +16,26 @@ MANIFEST_PATTERN = r"^manifests/([0-9]{8})-([0-9]{12})\.json$"
 _MANIFEST = re.compile(MANIFEST_PATTERN)
 _CLAIM = re.compile(r"^claims/([0-9]{8})\.json$")
 _BEAT = re.compile(r"^claims/([0-9]{8})\.beat$")
-_CHUNK = re.compile(r"^chunks/([0-9a-f]{2})/(\1[0-9a-f]{62})(\.z)?$")
+ERA_PATTERN = r"^([0-9]{1,8}-[0-9]{1,16}-[0-9]{1,9})?$"
+_CHUNK = re.compile(r"^chunks/([0-9a-f]{2})/(\1[0-9a-f]{62})(?:-([0-9]{1,8}-[0-9]{1,16}-[0-9]{1,9}))?(\.z)?$")
+
+
+class Era(NamedTuple):
+    """Under which claim, in which view of its run, and for which committer a chunk was written.
+
+    It is part of a chunk's name, so that nothing is ever written again under a name that somebody who has
+    been evicted may be about to delete: see `pruning`."""
+
+    claim: int
+    view: int
+    committer: int
+
+    def __str__(self) -> str:
+        return f"{self.claim}-{self.view}-{self.committer}"
+
+    def is_over_for(self, other: "Era") -> bool:
+        """Whether nothing is written in this era any more, as far as one knows who works in the other."""
+        return self == other or self[:2] < other[:2]
 
 
 def claim_name(number: int) -> str:
@@ -30,8 +50,9 @@ def manifest_name(claim: int, step: int) -> str:
     return f"{MANIFESTS}{claim:08d}-{step:012d}.json"
 
 
-def chunk_name(digest: str, codec: str) -> str:
-    return f"{CHUNKS}{digest[:2]}/{digest}{'.z' if codec else ''}"
+def chunk_name(digest: str, codec: str, era: str = "") -> str:
+    """The hash says what it holds, the era who may still rely on it."""
+    return f"{CHUNKS}{digest[:2]}/{digest}{f'-{era}' if era else ''}{'.z' if codec else ''}"
 
 
 def claim_number(name: str) -> int | None:
@@ -47,6 +68,12 @@ def beat_number(name: str) -> int | None:
 def checkpoint_of(name: str) -> Checkpoint | None:
     found = _MANIFEST.match(name)
     return Checkpoint(int(found[1]), int(found[2])) if found else None
+
+
+def chunk_era(name: str) -> Era | None:
+    """None for a chunk that was written outside of a run, and by any name that is none of a chunk."""
+    found = _CHUNK.match(name)
+    return Era(*map(int, found[3].split("-"))) if found and found[3] else None
 
 
 def chunk_digest(name: str) -> str | None:

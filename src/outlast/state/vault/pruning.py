@@ -6,6 +6,11 @@ found from a listing of the chunks that is older than everything else that is lo
 afterwards is not in it. What a save in progress relies on, though it was there before, the caller has to
 protect.
 
+One who prunes may be evicted and not know it yet, or be stopped in the middle of a deletion, while the others
+save in a later view. Nothing of theirs is in its reach: chunks have their era in their names, and it takes
+only those of eras that are over for it. And what a later save relies on without writing it is in the newest
+checkpoint, which is kept.
+
 Where a manifest cannot be read, nobody knows which chunks it needs. Then no chunk is deleted at all.
 """
 
@@ -20,10 +25,12 @@ from outlast.state.vault.manifest import Manifest
 from outlast.state.vault.names import (
     CHUNKS,
     CLAIMS,
+    MAX_CLAIM,
+    Era,
     beat_number,
     checkpoint_of,
     chunk_digest,
-    chunk_name,
+    chunk_era,
 )
 from outlast.state.vault.retention import Keep, kept_steps
 from outlast.state.vault.search import Problem, Problems
@@ -51,6 +58,7 @@ def prune(
     keep: Keep,
     *,
     claim: int | None,
+    era: Era | None = None,
     protected: Collection[str] = (),
     force: bool = False,
     dry_run: bool = False,
@@ -58,13 +66,15 @@ def prune(
 ) -> Pruned:
     """Delete checkpoints that `keep` does not want, and chunks that none of the remaining ones needs.
 
-    `claim` is the caller's own, and VaultTaken says that there is a newer one; a dry run needs none.
+    `claim` is the caller's own, and VaultTaken says that there is a newer one; a dry run needs none. `era` is
+    that of the caller's last save, for one who takes part in a run.
     `wanted` is asked again before each batch of deletions, and SaveGivenUp is raised once it says no.
     `protected` are hashes that a save in progress relies on. `force` deletes manifests that cannot be read,
     too, and with them what only they knew to be needed.
     """
     assert claim is not None or dry_run, "deleting needs a claim"
     keep.validate()
+    now = era or Era(claim or MAX_CLAIM, 0, 0)
     chunks = {s.key: s.size_bytes for s in vault.storage.list(CHUNKS) if chunk_digest(s.key)}
     if claim is not None:
         vault.refuse_if_superseded(claim)
@@ -87,12 +97,15 @@ def prune(
     if result.chunks_left_alone:
         return result
     needed = {
-        chunk_name(chunk.hash, chunk.codec)
-        for name, manifest in readable.items()
-        if name not in doomed
-        for chunk in manifest.chunks
+        chunk.name for name, manifest in readable.items() if name not in doomed for chunk in manifest.chunks
     }
-    garbage = sorted(key for key in chunks if key not in needed and chunk_digest(key) not in protected)
+    garbage = sorted(
+        key
+        for key in chunks
+        if key not in needed
+        and chunk_digest(key) not in protected
+        and ((written := chunk_era(key)) is None or written.is_over_for(now))
+    )
     result.chunks, result.chunk_bytes = len(garbage), sum(chunks[key] for key in garbage)
     if not dry_run:
         _delete(vault, claim, garbage, wanted)
@@ -126,7 +139,7 @@ def _kept(trunk: list[str], readable: dict[str, Manifest], chunks: dict[str, int
 
 
 def _is_whole(manifest: Manifest, chunks: dict[str, int]) -> bool:
-    return all(chunks.get(chunk_name(c.hash, c.codec)) == c.stored_bytes for c in manifest.chunks)
+    return all(chunks.get(c.name) == c.stored_bytes for c in manifest.chunks)
 
 
 def _delete(vault: Vault, claim: int | None, names: list[str], wanted: Callable[[], bool]) -> None:

@@ -35,7 +35,6 @@ from outlast.state.vault.names import (
     MANIFESTS,
     checkpoint_of,
     chunk_digest,
-    chunk_name,
     claim_name,
     claim_number,
     manifest_name,
@@ -217,9 +216,7 @@ class Vault:
                 wanted.setdefault(chunk.hash, chunk)
         stored = {s.key: s.size_bytes for s in self.storage.list(CHUNKS)} if wanted else {}
         return {
-            digest: chunk
-            for digest, chunk in wanted.items()
-            if stored.get(chunk_name(digest, chunk.codec)) == chunk.stored_bytes
+            digest: chunk for digest, chunk in wanted.items() if stored.get(chunk.name) == chunk.stored_bytes
         }
 
     def usage(self) -> Usage:
