@@ -359,7 +359,10 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         Cast(steps=GoesBackInSilence),
         "nobody found that states differ|another record|another state|is back|has ended",
     ),
-    "a state saved before it was compared": (Cast(saves=SavedBeforeItWasCompared), "is of a tainted state"),
+    "a state saved before it was compared": (
+        Cast(saves=SavedBeforeItWasCompared),
+        "is of a tainted state|about to commit another state",
+    ),
     "an end without a comparison": (Cast(steps=EndsUnverified), "ends with a tainted state"),
     "the wrong one of two accused": (Cast(verifying=AccusesTheLowest), "of what replica"),
     "no reconciliation": (Cast(steps=NobodyAsked), "again, though|hangs at step|is back|has ended"),
