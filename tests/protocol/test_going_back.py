@@ -106,6 +106,13 @@ def test_all_go_on_from_where_they_went_back_to_in_the_next_view() -> None:
     assert Stable(1) in complete(core, 2, Check(verified=0)), "steps that are done again become stable again"
 
 
+def test_any_view_will_do_for_one_that_has_gone_back() -> None:
+    core = at(4, view_of(1, 0, 1))
+    assert core.holds_planned_views
+    differ(core, 6)
+    assert not core.holds_planned_views
+
+
 def test_who_has_not_heard_of_it_goes_back_with_the_others() -> None:
     core = at(4, view_of(1, 0, 1, 2))
     core.contribute()

@@ -13,7 +13,7 @@ from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, NodeNote, PartNote
 from outlast.mesh.round import Plan, Round, Scratch
-from outlast.protocol.step_words import Check, Verdict
+from outlast.protocol.step_words import NOTHING_SAID, Check, Verdict
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.flats import FlatPool
@@ -202,7 +202,7 @@ class Exchange:
         if self._ruling is not None:
             self._ruling.settle(round_)
 
-    def record(self, step: int, verdict: Verdict) -> Record:
+    def record(self, step: int, verdict: Verdict = NOTHING_SAID) -> Record:
         """The attempt at this step is complete."""
         round_ = self._rounds.pop(step)
         record = Record(step, round_.record, round_.note(verdict), self.vectors)
