@@ -244,3 +244,37 @@ def test_a_newer_save_ends_the_one_before_and_takes_nothing_from_it() -> None:
     core.stable(7)
     assert core.written(7, b"") == [], "the stripe of step 5 is none of step 7"
     assert core.committed(5) == core.recorded(5) == core.written(5, b"") == []
+
+
+# Where states are compared.
+
+
+def gated() -> SaveCore:
+    """A committer that has all stripes of step 5, which is stable, and is being compared."""
+    core = core_of(0, 0, 1)
+    core.decided(5, 1, gated=True)
+    core.written(5, b"mine")
+    core.received(1, stripe(5, b"theirs"))
+    assert core.stable(5) == []
+    return core
+
+
+def test_what_is_compared_is_committed_when_it_is_verified() -> None:
+    core = gated()
+    assert core.verified(4) == []
+    (intend,) = core.verified(5)
+    assert isinstance(intend, Intend)
+
+
+def test_what_nobody_can_compare_any_more_is_given_up_and_tried_again() -> None:
+    assert ends(gated().dropped(5)) == [(5, False, True)]
+    assert gated().dropped(4) == []
+
+
+def test_a_save_is_given_up_when_members_go_back_behind_it() -> None:
+    core = gated()
+    assert ends(core.go_back(3)) == [(5, False, True)]
+    core.adopt(view_of(2, 0, 1))
+    (copy,) = core.decided(4, 2)
+    assert isinstance(copy, Copy), "a step before it may be the next to be saved"
+    assert gated().go_back(5) == []

@@ -1,5 +1,6 @@
 """Mistakes that are easy to make, planted in the real cores, to prove that the simulator finds them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
@@ -7,12 +8,26 @@ from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
+from outlast.protocol.recomputing import Recomputing
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
-from outlast.protocol.step_words import Feed, Follow, Holding, Mode, Part, Stable, StepAction, Verdict
+from outlast.protocol.step_words import (
+    NO_FORK,
+    EndReached,
+    Feed,
+    Follow,
+    Fork,
+    Holding,
+    Mode,
+    Part,
+    Stable,
+    StepAction,
+    Verdict,
+)
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.trunk import Checkpoint, before_claim, walk_trunk
+from outlast.protocol.verifying import Verifying
 from outlast.protocol.views import JobSpec, Membership, View
 from outlast.sim.doubts import Doubts
 from outlast.sim.engine import Engine
@@ -296,6 +311,57 @@ class GoesOnWithoutTheDead(SaveCore):
         return [*super().adopt(view), *self._progress()]
 
 
+class DigestNotLookedAt(Verifying):
+    """Says the same digest whatever its state is."""
+
+    def digested(self, step: int, digest: bytes) -> list[StepAction]:
+        return super().digested(step, b"as ever" if digest else b"")
+
+
+class NobodyGoesBack(StepCore):
+    """Has those evicted whose state differs, and goes on with what they have made of its own."""
+
+    def _go_back(self, fork: Fork) -> list[StepAction]:
+        self.fork = fork
+        return []
+
+
+class GoesBackInSilence(StepCore):
+    """Goes back, but does not tell those who do not know of it."""
+
+    def _mine(self, *, running: bool = False) -> Holding:
+        return replace(super()._mine(running=running), fork=NO_FORK)
+
+
+class SavedBeforeItWasCompared(SaveCore):
+    """Does not wait until the state is known to be right."""
+
+    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
+        return super().decided(step, completed_in, gated=False)
+
+
+class EndsUnverified(StepCore):
+    """Lets the script have the last state without asking anybody."""
+
+    def end(self) -> list[StepAction]:
+        return [EndReached(self.newest)]
+
+
+class LowestIsWrong(Recomputing):
+    """Of two that differ, takes the lower one for the one that was wrong."""
+
+    def contributed(self, step: int, checksums: Mapping[int, int]) -> None:
+        super().contributed(step, checksums)
+        if self._suspect is not None:
+            self._suspect = (min(checksums), self._suspect[1])
+
+
+class AccusesTheLowest(Verifying):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recomputing = LowestIsWrong()
+
+
 MUTANTS: dict[str, tuple[Cast, str]] = {
     "fencing left out": (Cast(member=FencingLeftOut), "acts in view"),
     "view number reused after a coordinator restart": (Cast(coordinator=ViewNumberReused), "is followed by"),
@@ -337,6 +403,21 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "stripes of an earlier save kept": (Cast(saves=StripesKept), "another state|not one state|not durable"),
     "a copy at the wrong time": (Cast(saver=CopiesAtAnyTime), "another state|not one state"),
     "a committer that goes on without the dead": (Cast(saves=GoesOnWithoutTheDead), "not one state"),
+    "digests not looked at": (Cast(verifying=DigestNotLookedAt), "tainted state"),
+    "the culprit evicted, and nothing undone": (
+        Cast(steps=NobodyGoesBack),
+        "tainted state|is back|has ended|blames",
+    ),
+    "going back in silence": (
+        Cast(steps=GoesBackInSilence),
+        "nobody found that states differ|another record|another state|is back|has ended",
+    ),
+    "a state saved before it was compared": (
+        Cast(saves=SavedBeforeItWasCompared),
+        "is of a tainted state|about to commit another state",
+    ),
+    "an end without a comparison": (Cast(steps=EndsUnverified), "ends with a tainted state"),
+    "the wrong one of two accused": (Cast(verifying=AccusesTheLowest), "of what replica"),
     "no reconciliation": (Cast(steps=NobodyAsked), "again, though|hangs at step|is back|has ended"),
 }
 """Each mistake with the cast that makes it and what the checker has to say to it."""

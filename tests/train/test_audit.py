@@ -72,6 +72,19 @@ def test_steps_that_were_trained_again_count_once(paths: list[Path]) -> None:
     assert audit.problems == [] and audit.samples == 20 and audit.passes == 2
 
 
+def test_void_steps_do_not_count_whoever_wrote_them_down(paths: list[Path]) -> None:
+    write(paths, range(1, PASS + 1), view=2)
+    # Replica 1 was evicted with the view whose attempt was void, and does not know of it.
+    with Ledger(paths[0], ORDER, SHARDS) as ledger:
+        ledger.void(view=2, after=1)
+    audit = merge_ledgers(paths)
+    assert (audit.steps, audit.void_steps) == (1, PASS - 1)
+    write(paths[:1], range(2, PASS + 1), view=3)
+    audit = merge_ledgers(paths)
+    assert audit.problems == [] and audit.steps == PASS
+    assert f"{PASS - 1} steps were found to be wrong, and done again" in audit.describe()
+
+
 def test_a_replica_that_died_before_it_wrote_loses_no_sample(paths: list[Path]) -> None:
     write(paths, range(1, PASS))
     write(paths, range(PASS, PASS + 1), silent=1)

@@ -194,7 +194,11 @@ class StepCore:
 
     @property
     def holds_planned_views(self) -> bool:
-        """Whether a planned view has to wait for the end of a step, rather than be followed at once."""
+        """Whether a planned view has to wait for the end of a step, rather than be followed at once. Who has
+        gone back waits for a view and for nothing else: any will do. (By the time a charge is counted,
+        planned views may have more members than there were to make it.)"""
+        if self.mode is Mode.VOID:
+            return False
         return self.mode is not Mode.PAUSED or any(
             self._holds.get(m.replica) != self.newest for m in self.view.members
         )

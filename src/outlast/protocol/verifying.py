@@ -118,7 +118,7 @@ class Verifying:
         if verdict.dropped != BLANK:
             actions.append(Dropped(verdict.dropped))
             if self._under == verdict.dropped:
-                self._under = BLANK
+                self._under, self._digest = BLANK, b""
         if verdict.chosen:
             actions += self.begin(step)
         return actions
@@ -141,7 +141,7 @@ class Verifying:
             return []
         if self._digest != seal:
             return [Lost(f"its state after step {step} is not the one that members have agreed on")]
-        self._under, self.verified, self._last = BLANK, step, (step, seal)
+        self._under, self._digest, self.verified, self._last = BLANK, b"", step, (step, seal)
         return [Verified(step, kept=True), *self.recomputing.verified(step, seal)]
 
     def go_back(self, step: int) -> bool:
