@@ -32,12 +32,12 @@ RATIO_LEAST = 0.99
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--screening-pairs", type=int, default=40, help="pairs of blocks for each model (40)")
-    parser.add_argument("--replicas", type=int, nargs="*", default=REPLICAS, help="how many (2 and 3)")
+    parser.add_argument("--screening-replicas", type=int, nargs="*", default=REPLICAS, help="how many (2, 3)")
 
 
 def run(options: argparse.Namespace) -> Result:
-    large = {n: _measure(n, options.screening_pairs, LARGE) for n in options.replicas}
-    small = {n: _measure(n, options.screening_pairs, SMALL) for n in options.replicas}
+    large = {n: _measure(n, options.screening_pairs, LARGE) for n in options.screening_replicas}
+    small = {n: _measure(n, options.screening_pairs, SMALL) for n in options.screening_replicas}
     worst = min((_ratio(pairs, "s") for pairs in large.values()), key=lambda ratio: ratio.median)
     return Result(
         name="screening",
