@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import outlast
-from bench.duel import adamw, build
 from outlast.train.comparing import checksum
 
 ENDLESS = 1_000_000
+LAYERS = 4
+LEARNING_RATE = 1e-4
 WARM_UP_S = 3.0
 CHECKSUMS = 20
 SETTLED = 3
@@ -28,8 +30,10 @@ SETTLED = 3
 
 class Trainee:
     def __init__(self, plan: dict[str, Any]) -> None:
-        self._model = build(plan["width"])
-        self._optimizer = adamw(self._model)
+        width = plan["width"]
+        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(width, width), nn.ReLU())]
+        self._model = nn.Sequential(*layers)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
         torch.manual_seed(1)
         self._batch = torch.randn(plan["batch"], plan["width"])
         self.job = outlast.join(model=self._model, optimizer=self._optimizer)

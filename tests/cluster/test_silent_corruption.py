@@ -74,10 +74,24 @@ def test_a_flip_in_the_last_state_is_found_before_the_script_has_it() -> None:
     flip_one(2, 1, STEPS, "parameter")
 
 
-def test_a_clean_run_raises_no_alarm() -> None:
-    with TrainingRun(3, "--verify", "1", steps=200, pace_s=0) as run:
+def test_a_clean_run_raises_no_alarm(soak: bool) -> None:
+    steps = 10_000 if soak else 200
+    with TrainingRun(3, "--verify", "1", steps=steps, pace_s=0) as run:
         run.finish()
         assert "silent corruption" not in run.said("stderr")
+
+
+def test_deaths_around_a_flip_leave_no_trace_and_raise_no_alarm_of_their_own() -> None:
+    """One dies before, and comes back without a copy to go back to; one dies while all go back."""
+    options = ("--verify", "5", "--flip", "1@40:parameter", "--crash", "forward@20:0")
+    with TrainingRun(3, *options, steps=150, pace_s=0.05) as run:
+        run.wait_for_life(0, 2)
+        run.wait_until("a flip is found", lambda: bool(found(run)))
+        run.kill(2)
+        run.wait_for_members({0, 1, 2})
+        run.finish()
+        assert "FLIPPED" in run.said("stdout")
+        assert {seen for seen, *_ in found(run)} <= set(range(40, 51)), run.said("stderr")
 
 
 def saved(place: Path) -> dict[int, list[str]]:

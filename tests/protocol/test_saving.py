@@ -278,3 +278,12 @@ def test_a_save_is_given_up_when_members_go_back_behind_it() -> None:
     (copy,) = core.decided(4, 2)
     assert isinstance(copy, Copy), "a step before it may be the next to be saved"
     assert gated().go_back(5) == []
+
+
+def test_what_one_has_written_that_died_before_its_state_was_compared_is_not_used() -> None:
+    assert ends(gated().adopt(view_of(2, 0))) == [(5, False, True)]
+    core = core_of(0, 0, 1)
+    core.decided(5, 1, gated=True)
+    core.verified(5)
+    core.received(1, stripe(5, b"theirs"))
+    assert core.adopt(view_of(2, 0)) == []

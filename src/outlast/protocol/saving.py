@@ -171,13 +171,16 @@ class SaveCore:
         present = {member.replica for member in view.members}
         if save.writers == (self.replica,):
             present |= {learner.replica for learner in view.learners}
-        missing = [w for w in save.writers if w not in present and w not in self._stripes]
+        # One that is gone before its state was compared may have written anything.
+        trusted = () if self._gated and self._verified < save.step else self._stripes
+        missing = [w for w in save.writers if w not in present and w not in trusted]
         if view.lineage != save.lineage or self.replica not in present:
             return self._end("this replica has no part in the job any more")
         if save.committer not in present:
             return self._end(f"replica {save.committer}, which was to commit it, is gone")
         if self.replica == save.committer and missing:
-            return self._give_up(f"replica {missing[0]} is gone before its stripe was durable", again=True)
+            reason = f"replica {missing[0]} is gone before its stripe was durable, or its state compared"
+            return self._give_up(reason, again=True)
         # What was said in the view before may have been dropped.
         return self._tell() if self._mine is not None else []
 

@@ -82,14 +82,15 @@ class Faults:
 
     def step_in(self) -> None:
         """A hang that no member waits for has no witness; there a person has to step in. In a paused view
-        nobody waits, and who has no training state yet is not asked: the others might be the last to have it.
+        nobody waits, nor for a learner, and who has no training state yet is not asked: the others might be
+        the last to have it.
         """
         document = self._sim.store.document
         members = document.view.members if document is not None and not document.view.paused else ()
         trains = {n.replica for n in self._sim.replicas() if n.engine.trains and not n.hanging}
         waits = any(m.replica in trains for m in members)
         for node in self._sim.replicas():
-            if node.hanging and (node.starting or not waits):
+            if node.hanging and (node.starting or not waits or not node.core.is_member):
                 node.kill("was killed by its owner")
 
     def _some_replica(self) -> ReplicaNode | None:
