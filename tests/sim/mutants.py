@@ -284,7 +284,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "surveys of an earlier view kept": (Cast(steps=SurveysKept), "by the surveys of"),
     "not everybody waited for": (
         Cast(steps=FirstHoldingSuffices),
-        "feeds step|another record|stable|hangs at step",
+        "feeds step|another record|stable|hangs at step|different states",
     ),
     "records released too early": (
         Cast(steps=RecordsReleasedEarly),
