@@ -384,7 +384,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "the accused believed": (Cast(doubts=AccusedBelieved), "with the wrong numbers"),
     "not everybody waited for": (
         Cast(steps=FirstHoldingSuffices),
-        "feeds step|another record|stable|hangs at step",
+        "feeds step|another record|stable|hangs at step|different states",
     ),
     "records released too early": (
         Cast(steps=RecordsReleasedEarly),

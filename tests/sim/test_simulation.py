@@ -28,6 +28,7 @@ CAUGHT_BY = [
     3339,
     3633,
     4023,
+    17752,
     51037,
 ]
 """Seeds that have broken a promise once. Most of them show something else by now, since a world changes with

@@ -10,10 +10,11 @@ most edges first: one that is cut off from many touches many edges, whether it c
 or both. A case is opened by a complaint that has been upheld long enough, and decided by all there are: who
 happened to complain first must not tip the scales. Ties fall on the one that more others accuse, then on the
 one with more lives behind it (it may have been evicted for the same reason a moment ago), then on the higher
-replica id, so that every leader that sees the same complaints decides the same.
+replica id, so that every leader that sees the same complaints decides the same. The last one that holds the
+training state stays in any case: then those have to go that it cannot reach.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 
 class Complaints:
@@ -46,17 +47,18 @@ class Complaints:
         self._since.clear()
         self._last.clear()
 
-    def verdict(self, lives: Mapping[int, int], now: float, last: int | None = None) -> list[int]:
+    def verdict(self, lives: Mapping[int, int], now: float, holders: Collection[int] = ()) -> list[int]:
         """Who has to leave so that those who stay can all reach each other; `lives` are the members, each
-        with its incarnation. `last` is one that has to stay, because nobody else holds what it holds: then
-        those whom it cannot reach leave, or all would wait for each other."""
+        with its incarnation, and `holders` those that hold the training state."""
         for edge in [edge for edge, last in self._last.items() if now - last > self._holds_s]:
             self._drop(edge)
         edges = {edge for edge in self._since if edge[0] in lives and edge[1] in lives}
         due = {edge for edge in edges if now - self._since[edge] >= self._counts_after_s}
         leaving: list[int] = []
         while due:
-            candidates = {replica for edge in due for replica in edge} - {last}
+            holding = {replica for replica in holders if replica not in leaving}
+            last = holding if len(holding) == 1 else set[int]()
+            candidates = {replica for edge in due for replica in edge} - last
             worst = max(candidates, key=lambda r: (_degree(edges, r), _accusers(edges, r), lives[r], r))
             leaving.append(worst)
             edges = {edge for edge in edges if worst not in edge}

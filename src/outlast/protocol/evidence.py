@@ -248,9 +248,8 @@ class Evidence:
             and now - self._report_heard_at.get(seat.replica, self._took_office_at)
             < self._timing.complaint_holds_s
         }
-        holding = [holder.replica for holder in membership.holders if holder.replica in staying]
-        last = holding[0] if len(holding) == 1 and len(staying) > 1 else None
-        for replica in self._complaints.verdict(staying, now, last):
+        holders = [holder.replica for holder in membership.holders if holder in membership.view.members]
+        for replica in self._complaints.verdict(staying, now, holders):
             self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
 
     def _watched(self, membership: Membership, seat: Seat) -> bool:
