@@ -33,6 +33,7 @@ from outlast.state.storage.opening import open_storage
 from outlast.state.training import TrainingState
 from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
+from outlast.train.centre import Centre
 from outlast.train.claims import HeldClaim
 from outlast.train.data import Data
 from outlast.train.engine import Engine
@@ -67,11 +68,17 @@ class Facts:
     """What all replicas of a run must have in common beside their program; part of the state."""
 
     def __init__(
-        self, seed: int, shards: int, fingerprint: Fingerprint | None, rule: Rule | None = None
+        self,
+        seed: int,
+        shards: int,
+        fingerprint: Fingerprint | None,
+        rule: Rule | None = None,
+        centre: Centre | None = None,
     ) -> None:
         self.seed = seed
         self.shards = shards
         self.rule = str(rule or Mean())
+        self.centre = centre
         self.last: StepFacts = (0, 0, ())
         """Whoever is given the state may be the only one who survives to write this down."""
         self.given: StepFacts | None = None
@@ -81,13 +88,14 @@ class Facts:
 
     def state_dict(self) -> dict[str, Any]:
         print_ = None if self._fingerprint is None else msgspec.to_builtins(self._fingerprint)
-        return {
+        facts = {
             "seed": self.seed,
             "shards": self.shards,
             "rule": self.rule,
             "last": self.last,
             "fingerprint": print_,
         }
+        return facts if self.centre is None else {**facts, "centre": self.centre.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["shards"] != self.shards:
@@ -112,6 +120,9 @@ class Facts:
                 log.warning("the checkpoint was made where other bits are computed: %s", " ".join(found))
         # A seed that was not set by the script may be anything; the run's counts.
         self.seed = state["seed"]
+        if self.centre is not None:
+            # What was saved under a rule that has none goes on from the origin, like a run that begins.
+            self.centre.load(state.get("centre"))
         self.last = self.given = state["last"]
 
 
@@ -173,6 +184,8 @@ class Parts:
         """The record of a step has been applied."""
         if self.data is not None:
             self.data.completed_steps = record.step
+        if self.facts.centre is not None:
+            self.facts.centre.follow(record)
         self.facts.last = (record.step, record.note.view, record.note.shards)
 
     def _begin(self, beginning: Beginning) -> None:
@@ -244,8 +257,10 @@ def assemble(
     shard_count = wish or (run.read().spec.shards if run is not None else 1)
     run_id = _run_id(run)
     rule = checked_rule(rule, shard_count, None if data is None else data.order)
-    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None, rule)
     layout = Layout(model)
+    ruling = None if rule is None else Ruling(rule, layout)
+    centre = None if ruling is None else ruling.centre
+    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None, rule, centre)
     optimizers = _named(optimizer)
     claim = HeldClaim()
     training = TrainingState(model, optimizers, _extras(state, data, facts, claim))
@@ -258,7 +273,6 @@ def assemble(
         engine.bucket(node, bucket)
 
     gradients = Gradients(layout, model, shard_count, on_bucket, lambda _: None, apart=rule is not None)
-    ruling = None if rule is None else Ruling(rule, layout)
     mesh: Mesh | None = None
     link: Link | None = None
     if given is None:
