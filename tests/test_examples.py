@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+SVG = "{http://www.w3.org/2000/svg}"
 
 # Each runs two trainings, one after the other.
 pytestmark = pytest.mark.timeout(450)
@@ -33,6 +35,18 @@ def test_an_example_learns_the_same_alone_and_as_two(name: str, tmp_path: Path) 
     alone = run(*script, home=tmp_path)
     assert re.search(r"optimizer: [0-9a-f]{16}$", alone, flags=re.MULTILINE)
     assert run("-m", "outlast", "run", "-n", "2", *script, home=tmp_path) == alone
+
+
+def test_a_replica_that_turns_bad_spoils_the_mean_and_not_a_rule(tmp_path: Path) -> None:
+    picture = tmp_path / "poisoned.svg"
+    script = [str(EXAMPLES / "poisoned.py"), "--steps", "100", "--good-for", "50", "--picture", str(picture)]
+    told = run(*script, home=tmp_path)
+    rows = [line.replace("%", "").split() for line in told.splitlines() if line.endswith("%")]
+    mean, trimmed_mean = ({int(row[0]): float(row[column]) for row in rows} for column in (1, 2))
+    assert min(mean[50], trimmed_mean[50]) > 70
+    assert mean[100] < 30
+    assert trimmed_mean[100] > 70
+    assert len(ElementTree.fromstring(picture.read_text()).findall(f"{SVG}polyline")) == 3  # noqa: S314
 
 
 def test_the_demo_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:

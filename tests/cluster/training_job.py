@@ -30,6 +30,16 @@ from outlast.wire.rundir import RunDirectory
 RULES: dict[str, rules.Rule] = {
     "trimmed_mean": rules.TrimmedMean(f=1),
     "nnm_trimmed_mean": rules.NNM(f=1) | rules.TrimmedMean(f=1),
+    "median": rules.Median(),
+    "krum": rules.Krum(f=1),
+    "multi_krum": rules.MultiKrum(f=1),
+    "mda": rules.MDA(f=1),
+    "geometric_median": rules.GeometricMedian(),
+    "centred_clipping": rules.CentredClipping(),
+    # It needs three voters even to withstand nobody, and the last batch of a pass has three samples.
+    "bulyan": rules.Bulyan(f=0),
+    "bucketing_median": rules.Bucketing(size=2) | rules.Median(),
+    "clip_nnm_trimmed_mean": rules.ClipNorms() | rules.NNM(f=1) | rules.TrimmedMean(f=1),
 }
 SAMPLES = 99
 GLOBAL_BATCH = 24

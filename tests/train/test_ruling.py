@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, NodeNote, PartNote
 from outlast.protocol.tree import leaf
 from outlast.protocol.views import Member, View
+from outlast.train.centre import Centre
 from outlast.train.exchange import Exchange
 from outlast.train.flats import FlatPool
 from outlast.train.layout import Layout
@@ -40,9 +42,9 @@ class Net(nn.Module):
 LAYOUT = Layout(Net(), bucket_bytes=8192, first_bucket_bytes=4096)
 
 
-def contributions(layout: Layout = LAYOUT) -> list[NodeSum]:
+def contributions(layout: Layout = LAYOUT, seed: int = 0) -> list[NodeSum]:
     """One per shard; the last is empty."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     everything = (1 << len(layout.entries)) - 1
     given = []
     for shard in range(SHARDS):
@@ -69,45 +71,51 @@ class Members:
         self._rng.shuffle(slices)
         self.view = View(number=3, members=members, shards=tuple(shards), slices=tuple(slices))
         self._pipes: dict[tuple[int, int], deque[tuple[Header, bytes]]] = {}
-        self.exchanges = {replica: self._exchange(replica, rule) for replica in replicas}
+        self.rulings = {replica: Ruling(rule, layout) for replica in replicas}
+        self.exchanges = {replica: self._exchange(replica) for replica in replicas}
 
-    def _exchange(self, replica: int, rule: rules.Rule) -> Exchange:
+    def _exchange(self, replica: int) -> Exchange:
         def send(to: int, header: Header, memory: memoryview, keep: object, more: bool) -> None:
             self._pipes.setdefault((replica, to), deque()).append((header, bytes(memory)))
 
-        exchange = Exchange(self._layout, replica, _Leaseless(self._layout), send, Ruling(rule, self._layout))
+        exchange = Exchange(self._layout, replica, _Leaseless(self._layout), send, self.rulings[replica])
         exchange.adopt(self.view)
         return exchange
 
-    def settle(self, given: list[NodeSum]) -> list[Record]:
+    def settle(self, given: list[NodeSum], step: int = 1) -> list[Record]:
         """The records that all members come to, after steps that anything may come first in."""
         for replica, exchange in self.exchanges.items():
             mine = [node for node in given if self.view.shards[node.node.lo] == replica]
             self._rng.shuffle(mine)
             for node in mine:
-                exchange.bucket(1, node, self._rng.randrange(len(self._layout.buckets)))
-            exchange.contribute(1, sorted(mine, key=lambda node: node.node), 0)
+                exchange.bucket(step, node, self._rng.randrange(len(self._layout.buckets)))
+            exchange.contribute(step, sorted(mine, key=lambda node: node.node), 0)
         self._deliver()
         for sender, exchange in self.exchanges.items():
             for other in self.exchanges.values():
                 if other is not exchange:
-                    part = exchange.round(1).parts[sender]
-                    other.deliver(sender, Header(Kind.PART, view=3, step=1), part)
-        self._survey()
+                    part = exchange.round(step).parts[sender]
+                    other.deliver(sender, Header(Kind.PART, view=3, step=step), part)
+        self._survey(step)
         for exchange in self.exchanges.values():
-            exchange.conclude(1)
+            exchange.conclude(step)
         self._deliver()
-        return [exchange.record(1) for exchange in self.exchanges.values()]
+        records = {replica: exchange.record(step) for replica, exchange in self.exchanges.items()}
+        for replica, record in records.items():
+            centre = self.rulings[replica].centre
+            if centre is not None:
+                centre.follow(record)
+        return list(records.values())
 
-    def _survey(self) -> None:
+    def _survey(self, step: int) -> None:
         surveying = {replica: one for replica, one in self.exchanges.items() if one.surveys}
         for exchange in surveying.values():
-            exchange.survey(1)
+            exchange.survey(step)
         for sender, exchange in surveying.items():
             for other in self.exchanges.values():
                 if other is not exchange:
-                    survey = exchange.round(1).surveys[sender]
-                    other.deliver(sender, Header(Kind.SURVEY, view=3, step=1), survey)
+                    survey = exchange.round(step).surveys[sender]
+                    other.deliver(sender, Header(Kind.SURVEY, view=3, step=step), survey)
 
     def _deliver(self) -> None:
         while full := [way for way, pipe in self._pipes.items() if pipe]:
@@ -182,6 +190,63 @@ def test_matrix_products_leave_no_trace_of_who_made_them(rule: rules.Rule) -> No
         for record in Members(shards, rule, seed, layout).settle(given)
     ]
     assert all(same_bits(record.vector, found[0].vector) for record in found)
+
+
+CENTRED = [
+    rules.CentredClipping(),
+    rules.CentredClipping(radius=30.0, iterations=3),
+    rules.ClipNorms() | rules.CentredClipping(),
+]
+
+
+@pytest.mark.parametrize("rule", CENTRED, ids=str)
+def test_every_assignment_starts_from_the_last_result(rule: rules.Rule) -> None:
+    first, second = contributions(), contributions(seed=1)
+    buffers, weights = LAYOUT.buckets[-1].start, [min(node.weight, 3.0) for node in first if node.weight]
+    centre = rule(own_rows(first)[:, :buffers], weights)
+    expected = rule(own_rows(second)[:, :buffers], weights, centre=centre)
+    assert not torch.allclose(expected, rule(own_rows(second)[:, :buffers], weights))
+    found = []
+    for seed, shards in enumerate(ASSIGNMENTS):
+        members = Members(shards, rule, seed)
+        members.settle(first)
+        found += members.settle(second, step=2)
+    assert all(same_bits(record.vector, found[0].vector) for record in found)
+    torch.testing.assert_close(found[0].vector[:buffers], expected)
+
+
+def test_who_is_given_the_centre_comes_to_the_same_bits() -> None:
+    old, new = (Members(ASSIGNMENTS[1], CENTRED[0]) for _ in range(2))
+    old.settle(contributions())
+    for replica, ruling in new.rulings.items():
+        given = old.rulings[replica].centre
+        assert ruling.centre is not None and given is not None
+        ruling.centre.load(given.state())
+    later = contributions(seed=1)
+    for one, other in zip(old.settle(later, step=2), new.settle(later, step=2), strict=True):
+        assert same_bits(one.vector, other.vector)
+
+
+def test_an_update_that_is_not_finite_is_no_point_to_start_from() -> None:
+    members = Members(ASSIGNMENTS[1], CENTRED[0])
+    members.settle(contributions())
+    mad = contributions()
+    for node in mad[:4]:
+        node.flat.fill_(float("nan"))
+    assert members.settle(mad, step=2)[0].vector[: LAYOUT.buckets[-1].start].isnan().all()
+    undisturbed = Members(ASSIGNMENTS[1], CENTRED[0])
+    undisturbed.settle(contributions())
+    later = contributions(seed=1)
+    assert same_bits(members.settle(later, step=3)[0].vector, undisturbed.settle(later, step=3)[0].vector)
+
+
+def test_a_centre_for_another_model_is_refused() -> None:
+    centre = Centre(LAYOUT)
+    with pytest.raises(ProtocolError, match="not one for this model"):
+        centre.load({"first.weight": torch.zeros(90, 60)})
+    names = {entry.name: torch.zeros(1) for entry in LAYOUT.entries[: LAYOUT.parameter_count]}
+    with pytest.raises(ProtocolError, match="another shape"):
+        centre.load(names)
 
 
 def test_buffers_have_no_say_in_who_is_believed() -> None:
@@ -355,8 +420,6 @@ def test_wrong_rules_are_refused_when_joining() -> None:
         join(rules.TrimmedMean(f=2))
     with pytest.raises(ConfigError, match="needs a rule after it"):
         join(rules.NNM(f=1))
-    with pytest.raises(ConfigError, match="starts from the last result"):
-        join(rules.CentredClipping())
     with pytest.raises(ConfigError, match="is a str"):
         join("median")
     with pytest.raises(ConfigError, match="last batch of a pass has 2 samples"):
@@ -387,3 +450,30 @@ def test_a_run_with_another_rule_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="rule"):
         parts[0].load_state_dict(parts[2].state_dict())
     parts[2].load_state_dict({key: value for key, value in parts[2].state_dict().items() if key != "rule"})
+
+
+def trained(steps: int, rule: rules.Rule, checkpoints: Path | None = None) -> Tensor:
+    """The parameters after so many steps of the run."""
+    outlast.seed(0)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with outlast.join(
+        model=model, optimizer=optimizer, data=data(), shards=5, rule=rule, checkpoints=checkpoints, every=1
+    ) as job:
+        for step in job.steps(steps):
+            for x, y in step:
+                step.backward(functional.cross_entropy(model(x), y))
+            optimizer.step()
+            optimizer.zero_grad()
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def test_a_run_that_is_resumed_starts_from_the_last_result(tmp_path: Path) -> None:
+    rule = rules.CentredClipping(radius=0.05)
+    trained(3, rule, tmp_path / "run")
+    assert same_bits(trained(6, rule, tmp_path / "run"), trained(6, rule))
+
+
+def test_a_run_may_be_resumed_under_a_rule_with_a_centre_and_under_one_without(tmp_path: Path) -> None:
+    for total, rule in enumerate((rules.Median(), rules.CentredClipping(), rules.TrimmedMean(f=1)), start=1):
+        assert trained(2 * total, rule, tmp_path / "run").isfinite().all()

@@ -22,18 +22,14 @@ from outlast.rules import gram
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b, with each sum added in order."""
-    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
-    for k in range(a.shape[1]):
-        total = total + a[:, k, None] * b[None, k, :]
-    return total
+    return total((a[:, :, None] * b[None]).transpose(0, 1))
 
 
 def total(values: Tensor) -> Tensor:
-    """The sum along the first dimension, added in order."""
-    result = torch.zeros(values.shape[1:], dtype=torch.float64)
-    for value in values:
-        result = result + value
-    return result
+    """The sum along the first dimension, added in order: a running sum cannot be added in any other."""
+    if len(values) == 0:
+        return torch.zeros(values.shape[1:], dtype=torch.float64)
+    return values.cumsum(0)[-1]
 
 
 def normalised(weights: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from outlast.state.storage.opening import open_storage
 from outlast.state.training import TrainingState
 from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
+from outlast.train.centre import Centre
 from outlast.train.claims import HeldClaim
 from outlast.train.comparing import Comparing, StepFacts
 from outlast.train.data import Data
@@ -73,11 +74,13 @@ class Facts:
         fingerprint: Fingerprint | None,
         rule: Rule | None = None,
         screening: Screening | None = None,
+        centre: Centre | None = None,
     ) -> None:
         self.screening = screening or Screening()
         self.seed = seed
         self.shards = shards
         self.rule = str(rule or Mean())
+        self.centre = centre
         self.last: StepFacts = (0, 0, ())
         """Whoever is given the state may be the only one who survives to write this down."""
         self.given: StepFacts | None = None
@@ -87,7 +90,7 @@ class Facts:
 
     def state_dict(self) -> dict[str, Any]:
         print_ = None if self._fingerprint is None else msgspec.to_builtins(self._fingerprint)
-        return {
+        facts = {
             "seed": self.seed,
             "shards": self.shards,
             "rule": self.rule,
@@ -96,6 +99,7 @@ class Facts:
             "audit": self.screening.audit,
             "screening": self.screening.state_dict(),
         }
+        return facts if self.centre is None else {**facts, "centre": self.centre.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["shards"] != self.shards:
@@ -129,6 +133,9 @@ class Facts:
             self.screening.load_state_dict(state["screening"])
         # A seed that was not set by the script may be anything; the run's counts.
         self.seed = state["seed"]
+        if self.centre is not None:
+            # What was saved under a rule that has none goes on from the origin, like a run that begins.
+            self.centre.load(state.get("centre"))
         self.last = self.given = state["last"]
 
 
@@ -191,6 +198,8 @@ class Parts:
         """The record of a step has been applied."""
         if self.data is not None:
             self.data.completed_steps = record.step
+        if self.facts.centre is not None:
+            self.facts.centre.follow(record)
         self.facts.last = (record.step, record.note.view, record.note.shards)
         self.facts.screening.applied(record.step, record.note, self.shard_count)
 
@@ -271,8 +280,11 @@ def assemble(
     run_id = _run_id(run)
     rule = checked_rule(rule, shard_count, None if data is None else data.order)
     screening = Screening(audit=checked_audit(audit, exact=exact), exact=exact, lenient=has_scaler(state))
-    facts = Facts(seeding.chosen, shard_count, take_fingerprint() if exact else None, rule, screening)
     layout = Layout(model)
+    ruling = None if rule is None else Ruling(rule, layout)
+    centre = None if ruling is None else ruling.centre
+    print_ = take_fingerprint() if exact else None
+    facts = Facts(seeding.chosen, shard_count, print_, rule, screening, centre)
     optimizers = _named(optimizer)
     claim = HeldClaim()
     training = TrainingState(model, optimizers, _extras(state, data, facts, claim))
@@ -285,7 +297,6 @@ def assemble(
         engine.bucket(node, bucket)
 
     gradients = Gradients(layout, model, shard_count, on_bucket, lambda _: None, apart=rule is not None)
-    ruling = None if rule is None else Ruling(rule, layout)
     mesh: Mesh | None = None
     link: Link | None = None
     if given is None:

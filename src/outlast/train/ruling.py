@@ -23,7 +23,7 @@ withstands, neither is the update.
 Rules that compare whole contributions need a *survey* of all slices first, a matrix of V by V numbers, which
 is added up over slices. Slices change with the members, and sums of floats with their brackets: so gradients
 are cut into *cells* that never change, slices are made of whole cells, and surveys are made for each cell
-and added in the order of cells.
+and added in the order of cells. A rule that starts from its last result finds it in `centre.py`.
 
 So the bits are the same on every member and for every assignment: coordinates by themselves depend on the
 rows' values there and on nothing else, and all else is worked out cell by cell.
@@ -46,6 +46,7 @@ from outlast.mesh.round import Plan as RoundPlan
 from outlast.mesh.round import Round, cells_of
 from outlast.protocol.tree import Node
 from outlast.rules import Mean, Median, Plan, Rule, Stage, eager
+from outlast.train.centre import Centre
 from outlast.train.layout import IntegerBuffer, Layout
 from outlast.train.sampling import SampleOrder
 from outlast.train.sums import from_bytes, raw_bytes
@@ -67,11 +68,6 @@ def checked_rule(rule: object, shard_count: int, order: SampleOrder | None) -> R
     if not isinstance(rule, Rule):
         raise ConfigError(
             f"rule = {rule!r} is a {type(rule).__name__}: use one of outlast.rules, as in rules.Median()."
-        )
-    if rule.needs.centre:
-        raise ConfigError(
-            f"rule = {rule} starts from the last result, which a replica that has just come back does not "
-            "have: it can't be used in training yet. rules.GeometricMedian() is near to it."
         )
     try:
         rule.tolerates(shard_count)
@@ -117,6 +113,8 @@ class Ruling:
 
     def __init__(self, rule: Rule, layout: Layout) -> None:
         self.rule = rule
+        self.centre = Centre(layout) if rule.needs.centre else None
+        """What the rule starts from, if it does not start anew in each step."""
         self.surveys = rule.needs.anything
         """Whether the rule compares whole contributions."""
         self._beside = Median() if self.surveys else rule
@@ -131,7 +129,7 @@ class Ruling:
         for bucket, lo, hi in self._cells(round_, round_.plan.replica):
             base, _ = round_.plan.slice_of(round_.plan.replica, bucket)
             rows = _divided(round_.rows(bucket), weights, slice(lo - base, hi - base))
-            matrix = self.rule.survey(rows)
+            matrix = self.rule.survey(rows, self._start(lo, hi))
             assert matrix is not None
             found.append(matrix)
         round_.surveys[round_.plan.replica] = raw_bytes(torch.stack(found)) if found else b""
@@ -143,7 +141,13 @@ class Ruling:
         round_.surveys[sender] = survey
 
     def _side(self, round_: Round) -> int:
-        return len(round_.plan.view.shards) + int(self.rule.needs.origin)
+        landmarks = int(self.rule.needs.origin) + int(self.rule.needs.centre)
+        return len(round_.plan.view.shards) + landmarks
+
+    def _start(self, lo: int, hi: int) -> Tensor | None:
+        """The centre's coordinates. A member contributes to a step only when it has applied the one before,
+        and rules on a step only when all have contributed to it: so all start from the same point."""
+        return None if self.centre is None else self.centre.part(lo, hi)
 
     def _cells(self, round_: Round, owner: int) -> Iterator[tuple[int, int, int]]:
         """The cells of gradients that a member owns: (bucket, from, to). Buffers are no part of a survey."""
@@ -214,10 +218,12 @@ class Ruling:
         if plan is None:
             out.fill_(verdict.otherwise)
             return
+        base, _ = round_.plan.slice_of(owner, bucket)
         for part in self._pieces(round_, owner, bucket):
+            start = self._start(base + part.start, base + part.stop) if plan is verdict.plan else None
             # Nothing is compiled here, where everybody waits.
             with eager():
-                plan.apply(_divided(rows, weights, part), out=out[part])
+                plan.apply(_divided(rows, weights, part), start, out=out[part])
 
     def _verdict(self, round_: Round, weights: list[float]) -> _Verdict:
         count, present = len(weights), sum(1 for weight in weights if weight)
