@@ -172,3 +172,11 @@ def test_planned_views_may_differ_as_long_as_the_step_does_not() -> None:
 
 def test_of_two_that_wait_at_the_same_step_the_one_in_the_older_planned_view_has_missed_something() -> None:
     assert stuck(pulse(0, Phase.WAITING, view=VIEW + 1), pulse(1, Phase.WAITING, view=VIEW)) == [1]
+
+
+def test_who_has_nothing_yet_may_be_waiting_for_one_that_computes() -> None:
+    """It is to be given the state by the one that hangs (simulator, seed 20752)."""
+    waits, blank = pulse(0, Phase.WAITING), pulse(2, Phase.STARTING, step=0)
+    assert stuck(waits, blank, pulse(1, Phase.COMPUTING)) == [1]
+    assert stuck(waits, blank, pulse(1, Phase.COMPUTING, quiet_s=0.1)) == []
+    assert stuck(waits, blank) == [2]

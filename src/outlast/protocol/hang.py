@@ -84,12 +84,15 @@ def hung(pulses: list[Pulse], *, all_seen: bool, view: int, window_s: float, col
 
 
 def _waited_for(pulses: list[Pulse], all_seen: bool, view: int, newest: tuple[int, int]) -> list[Pulse]:
-    """Whom the others wait for: whoever computes; if nobody does, whoever waits in the past. But that nobody
-    computes is only known when everybody is seen: else all may be waiting for the one that is not."""
-    computing = [pulse for pulse in pulses if pulse.phase in (Phase.COMPUTING, Phase.STARTING)]
+    """Whom the others wait for: whoever computes; if nobody does, whoever starts, since one that has nothing
+    yet may be waiting itself, to be given the state by one that computes; then whoever waits in the past. But
+    that nobody computes is only known when everybody is seen: else all may be waiting for the one that is
+    not."""
+    computing = [pulse for pulse in pulses if pulse.phase is Phase.COMPUTING]
+    starting = [pulse for pulse in pulses if pulse.phase is Phase.STARTING]
     waiting = [pulse for pulse in pulses if pulse.phase is Phase.WAITING]
     in_old_view = [pulse for pulse in waiting if pulse.view < view]
     behind = [pulse for pulse in waiting if (pulse.step, pulse.view) < newest]
-    if computing or not all_seen:
-        return computing
+    if computing or starting or not all_seen:
+        return computing or starting
     return in_old_view or behind

@@ -80,7 +80,8 @@ class History:
     def _compared(self, present: set[Life]) -> set[Life]:
         """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to find
         that its state is void. What it does itself is held against the others."""
-        return {life for life in present & self._pasts.keys() if not self._sim.spec.is_shadow(life[0])}
+        others = (present & self._pasts.keys()) - self._given_up
+        return {life for life in others if not self._sim.spec.is_shadow(life[0])}
 
     def attempts(self, engine: Engine, step: int) -> None:
         past = self._past(_life(engine))
