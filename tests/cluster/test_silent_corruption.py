@@ -38,7 +38,8 @@ def flip_one(replicas: int, replica: int, step: int, what: str, *more: str, pace
         run.finish()
         said, errors = run.said("stdout"), run.said("stderr")
         assert said.count("FLIPPED") == 1
-        assert said.count("HASH") == replicas
+        # The one that was evicted may come back too late for the end.
+        assert said.count("HASH") in (replicas - 1, replicas)
         told = found(run)
         assert told, run.said()
         for seen, first, last in told:
