@@ -23,6 +23,7 @@ from outlast.protocol.step_words import (
     Part,
     Stable,
     StepAction,
+    Trial,
     Verdict,
 )
 from outlast.protocol.steps import StepCore
@@ -210,12 +211,14 @@ class UnstableFed(StepCore):
 class SwitchesAlone(StepCore):
     """Switches to a planned view as soon as it knows of one, whether or not the others do."""
 
-    def _complete(self, parts: dict[int, Part], verdict: Verdict) -> list[StepAction]:
+    def _complete(self, verdict: Verdict) -> list[StepAction]:
+        parts = self._parts[self.step, Trial.FIRST]
         named = max(part.pending for part in parts.values())
         known = self.pending
         if named > self.view.number and known == named:
             return [*self._hold(self.step, verdict), Follow(named)]
-        return super()._complete(dict.fromkeys(parts, Part(self.step)), verdict)
+        self._parts[self.step, Trial.FIRST] = dict.fromkeys(parts, Part(self.step))
+        return super()._complete(verdict)
 
 
 class WrongRecordTaught(Engine):
@@ -396,7 +399,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "the accused believed": (Cast(doubts=AccusedBelieved), "with the wrong numbers"),
     "not everybody waited for": (
         Cast(steps=FirstHoldingSuffices),
-        "feeds step|another record|stable|hangs at step|different states",
+        "feeds step|another record|another verdict|stable|hangs at step|different states",
     ),
     "records released too early": (
         Cast(steps=RecordsReleasedEarly),

@@ -57,6 +57,11 @@ class Trainer:
         self._sim.history.pins(self._engine, pin, self.applied if self._back_to is None else self._back_to)
         self._pins.append((pin, view))
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether the state is void, and an earlier one about to be loaded."""
+        return self._back_to is not None
+
     def copy_at(self, step: int) -> None:
         """Copy the state after this step, and digest it."""
         self._copy_at = step
