@@ -144,7 +144,7 @@ class History:
         present = self._present()
         if life not in present:
             return
-        for other in (present & self._pasts.keys()) - self._given_up:
+        for other in self._compared(present) - self._given_up:
             same = self._pasts[other].fork == past.fork
             if same and self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
