@@ -92,7 +92,7 @@ def test_a_learner_whose_state_is_another_than_the_members_is_lost() -> None:
 def test_one_without_a_copy_knows_that_the_state_is_right_all_the_same() -> None:
     life = Verifying()
     life.take(7, Verdict(chosen=True))
-    assert life.digested(7, b"") == []
+    assert life.digested(7, b"") == [Dropped(7)]
     assert life.take(9, Verdict(verified=7, digest=b"a")) == [Verified(7, kept=False)]
     assert life.verified == BLANK
 

@@ -130,7 +130,8 @@ class Verifying:
         seal, self._digest = self._seal, digest
         if not digest:
             self._under = BLANK
-            return [Verified(step, kept=False)] if seal else []
+            # What was to be saved of it is not, since perhaps nobody will have anything to compare.
+            return [Verified(step, kept=False)] if seal else [Dropped(step)]
         return self._is_verified(step, seal) if seal else []
 
     def _is_verified(self, step: int, seal: bytes) -> list[StepAction]:

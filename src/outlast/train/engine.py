@@ -244,9 +244,9 @@ class Engine:
             if isinstance(todo, int | Record):
                 return True
             self._do(todo)
-            if isinstance(todo, Digest):
-                # Nothing will change it.
-                self._comparing.settle()
+            if isinstance(todo, Save | Digest):
+                # There is no next step beside which it could be copied.
+                self.settle()
         return self.applied >= last
 
     def leave_loop(self) -> None:
