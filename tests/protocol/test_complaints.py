@@ -156,3 +156,10 @@ def test_clearing_forgets_everything() -> None:
 def test_between_two_the_one_with_more_lives_behind_it_leaves() -> None:
     assert upheld({0: {4}, 4: {0}}, {0: 4, 4: 1}) == [0]
     assert upheld({0: {4}, 4: {0}}, {0: 1, 4: 1}) == [4]
+
+
+def test_whom_complaints_concern() -> None:
+    complaints = Complaints(HOLDS_S, COUNTS_AFTER_S)
+    complaints.note(1, {3}, 0.0)
+    assert complaints.concern(1, ALL) and complaints.concern(3, ALL) and not complaints.concern(2, ALL)
+    assert not complaints.concern(1, [0, 1, 2]), "the other one is not there any more"

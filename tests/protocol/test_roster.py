@@ -377,3 +377,11 @@ def test_a_new_lineage_goes_on_from_what_a_learner_has_if_one_has_anything() -> 
         second = plan(nobody, Change(arrivals=arrivals(0, 1, life=2), holding=holding))
         assert second.view.lineage == 2
         assert second.view.void_before == (learning.view.void_before if holding else second.view.number)
+
+
+def test_what_was_held_against_a_life_is_not_held_against_the_next_one_of_its_process() -> None:
+    """It was stopped, came to, gave that life up, and registers anew (simulator, seed 21221)."""
+    both = plan(formed(3), Change(arrivals=arrivals(1, rejoin=1), removals=doubted(1)))
+    learner = both.view.learner(1)
+    assert learner is not None and learner.incarnation == 2
+    assert both.view.member(1) is None, "its life before is over"

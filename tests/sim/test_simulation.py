@@ -31,6 +31,8 @@ CAUGHT_BY = [
     17752,
     20608,
     20752,
+    21221,
+    21692,
     51037,
 ]
 """Seeds that have broken a promise once. Most of them show something else by now, since a world changes with

@@ -47,6 +47,10 @@ class Complaints:
         self._since.clear()
         self._last.clear()
 
+    def concern(self, replica: int, lives: Collection[int]) -> bool:
+        """Whether one of these members cannot reach this one, or the other way round."""
+        return any(replica in edge and set(edge) <= set(lives) for edge in self._since)
+
     def verdict(self, lives: Mapping[int, int], now: float, holders: Collection[int] = ()) -> list[int]:
         """Who has to leave so that those who stay can all reach each other; `lives` are the members, each
         with its incarnation, and `holders` those that hold the training state."""

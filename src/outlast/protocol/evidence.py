@@ -17,7 +17,7 @@ from outlast.protocol.charges import heeded
 from outlast.protocol.complaints import Complaints
 from outlast.protocol.detector import BeatHistory
 from outlast.protocol.hang import hung
-from outlast.protocol.messages import Beat, Departure, GaveUp, Message, Pulse, Register, Report
+from outlast.protocol.messages import Beat, Departure, GaveUp, Message, Phase, Pulse, Register, Report
 from outlast.protocol.roster import Change, Removal
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Membership, Seat, ShardFailure, Standing, View, boot_of
@@ -232,7 +232,11 @@ class Evidence:
             seat = membership.seats[pulse.replica]
             if self._watched(membership, seat) and pulse.stopped_s >= self._timing.stopped_for_s:
                 self._doubt(change, seat, f"replica {seat.replica} is stopped")
+        lives = [seat.replica for seat in membership.seats.values() if membership.counts_on(seat)]
         for pulse in self._stuck(membership, pulses, now):
+            if pulse.phase is Phase.WAITING and self._complaints.concern(pulse.replica, lives):
+                # It waits in the past because what it lacks was lost on the way: that is judged below.
+                continue
             self._doubt(
                 change,
                 membership.seats[pulse.replica],

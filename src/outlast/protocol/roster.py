@@ -194,11 +194,14 @@ class _Draft:
                 self._remove(replica, removal)
 
     def remove_doubted(self, removals: dict[int, Removal]) -> None:
-        """Comes after arrivals: a new life of a replica proves that its old one is dead."""
+        """Comes after arrivals: a new life of a replica proves that its old one is dead, and what was held
+        against that says nothing about the new one, though it may be of the same process."""
         doubted = {
             replica: removal
             for replica, removal in removals.items()
-            if not removal.proven and self.seats[replica].process == removal.process
+            if not removal.proven
+            and self.seats[replica].process == removal.process
+            and self._known(self.seats[replica])
         }
         if not any(self._still(holder) for holder in self.holders):
             # Every holder is proven dead: whoever was promoted beside them takes over.
