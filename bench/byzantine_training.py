@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -22,7 +23,7 @@ from outlast.rules import attacks
 from outlast.rules.attacks.optimised import worst_strength
 
 HONEST = 10
-HIDDEN = 32
+HIDDEN = 48
 BATCH = 25
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
@@ -33,12 +34,14 @@ _STRENGTHENED: dict[str, Callable[..., Tensor]] = {"opt_alie": attacks.alie, "op
 
 
 class Aggregator(Protocol):
-    """One training's rule, with what it remembers."""
+    """The rule of several trainings, with what it remembers of each."""
 
-    def __call__(self, rows: Tensor) -> Tensor: ...
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(runs, contributions, parameters) → (runs, parameters)."""
+        ...
 
-    def foresee(self, rows: Tensor) -> Tensor:
-        """What a call would give, without remembering it: attackers try things out."""
+    def foresee(self, run: int, rows: Tensor) -> Tensor:
+        """What a call would give to one run, without remembering it: attackers try things out."""
         ...
 
 
@@ -53,7 +56,7 @@ class Run:
 def train(
     samples: tuple[Tensor, Tensor],
     runs: Sequence[Run],
-    aggregators: Sequence[Aggregator],
+    aggregator: Aggregator,
     *,
     gamma: float,
     attack: str | None,
@@ -74,16 +77,17 @@ def train(
         if attack == "label_flip":
             wrong = attacks.flip_labels(labels[chosen], CLASSES)
             mislabelled.lerp_(gradients(params, inputs[chosen], wrong), 1 - MOMENTUM)
-        updates = []
-        for k, (honest, aggregator) in enumerate(zip(momenta, aggregators, strict=True)):
-            if not honest.isfinite().all():
-                updates.append(torch.full_like(params[k], torch.nan))
-                continue
-            if attack in _STRENGTHENED and step % SEARCH_EVERY_STEPS == 0:
-                strengths[k] = _search(attack, honest, attackers, aggregator)
-            lies = _lies(attack, honest, mislabelled[k], attackers, strengths[k])
-            updates.append(aggregator(torch.cat([honest, lies])))
-        params -= lr * (1 - step / steps) * (torch.stack(updates) + WEIGHT_DECAY * params)
+        alive = momenta.isfinite().flatten(1).all(1)
+        if attack in _STRENGTHENED and step % SEARCH_EVERY_STEPS == 0:
+            for k in alive.nonzero().flatten().tolist():
+                strengths[k] = _search(attack, momenta[k], attackers, partial(aggregator.foresee, k))
+        lies = [
+            _lies(attack, *of_run, attackers) for of_run in zip(momenta, mislabelled, strengths, strict=True)
+        ]
+        rows = torch.cat([momenta, torch.stack(lies)], dim=1)
+        # A training that has diverged has nothing to rule on.
+        updates = aggregator(rows.where(alive[:, None, None], 0.0)).where(alive[:, None], torch.nan)
+        params -= lr * (1 - step / steps) * (updates + WEIGHT_DECAY * params)
     return params
 
 
@@ -139,14 +143,14 @@ def _batches(labels: Tensor, gamma: float, seed: int, steps: int) -> Tensor:
     return torch.stack(drawn, dim=1)
 
 
-def _search(attack: str, honest: Tensor, attackers: int, aggregator: Aggregator) -> float:
+def _search(attack: str, honest: Tensor, attackers: int, rule: Callable[[Tensor], Tensor]) -> float:
     def lies(strength: float) -> Tensor:
         return _STRENGTHENED[attack](honest, attackers, strength=strength)
 
-    return worst_strength(honest, lies, rule=aggregator.foresee, evaluations=SEARCH_EVALUATIONS)
+    return worst_strength(honest, lies, rule=rule, evaluations=SEARCH_EVALUATIONS)
 
 
-def _lies(attack: str | None, honest: Tensor, mislabelled: Tensor, count: int, strength: float) -> Tensor:
+def _lies(attack: str | None, honest: Tensor, mislabelled: Tensor, strength: float, count: int) -> Tensor:
     if attack is None:
         return honest[:0]
     if attack == "label_flip":

@@ -45,7 +45,7 @@ def do(task: Task, dataset: Dataset) -> list[float]:
     params = train(
         dataset.train,
         task.runs,
-        [aggregator(task.library, task.rule, task.f) for _ in task.runs],
+        aggregator(task.library, task.rule, task.f, len(task.runs)),
         gamma=task.gamma,
         attack=task.attack,
         attackers=0 if task.attack is None else task.f,

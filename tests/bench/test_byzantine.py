@@ -20,7 +20,7 @@ TASK = Task(
     library="outlast",
     dataset="digits",
     gamma=0.33,
-    rule="krum",
+    rule="multi_krum",
     f=2,
     attack="opt_alie",
     runs=(Run(1, 0.5), Run(2, 0.5)),
@@ -129,5 +129,6 @@ def test_a_quick_run_measures_what_is_promised(monkeypatch: pytest.MonkeyPatch, 
     found = json.loads(result.as_json())
     assert found["accuracy_drop_points"] == pytest.approx(2)
     assert found["ok"]
-    assert found["details"]["steps"] == {name: 3 * steps for name, steps in byzantine.STEPS.items()}
+    steps = {f"{name} 0.33": 3 * byzantine.STEPS[name, 0.33] for name in ("digits", "mnist1d")}
+    assert found["details"]["steps"] == steps
     assert len(found["details"]["cells"]) == 2 * len(OUTLAST) * (len(ATTACKS) + 1)

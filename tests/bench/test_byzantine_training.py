@@ -23,7 +23,7 @@ def trained(rule: str, f: int, attack: str | None, steps: int = 60) -> Tensor:
     return train(
         blobs(),
         runs,
-        [aggregator("outlast", rule, f) for _ in runs],
+        aggregator("outlast", rule, f, len(runs)),
         gamma=1.0,
         attack=attack,
         attackers=0 if attack is None else f,
@@ -54,7 +54,7 @@ def test_runs_at_once_are_the_same_as_runs_by_themselves() -> None:
     alone = train(
         blobs(),
         [Run(2, 0.5)],
-        [aggregator("outlast", "median", 0)],
+        aggregator("outlast", "median", 0, 1),
         gamma=1.0,
         attack=None,
         attackers=0,
@@ -79,15 +79,23 @@ def test_a_training_that_diverged_knows_nothing() -> None:
 
 @pytest.mark.parametrize("name", OUTLAST)
 def test_to_foresee_is_not_to_remember(name: str) -> None:
-    rows = torch.randn(HONEST + 2, 20, generator=torch.Generator().manual_seed(0))
-    tempted, plain = aggregator("outlast", name, 2), aggregator("outlast", name, 2)
-    tempted.foresee(100 * rows)
+    rows = torch.randn(2, HONEST + 2, 20, generator=torch.Generator().manual_seed(0))
+    tempted, plain = aggregator("outlast", name, 2, 2), aggregator("outlast", name, 2, 2)
+    tempted.foresee(1, 100 * rows[1])
     assert torch.equal(tempted(rows), plain(rows))
 
 
+@pytest.mark.parametrize("name", OUTLAST)
+def test_runs_do_not_hear_of_each_other(name: str) -> None:
+    rows = torch.randn(2, 3, HONEST + 2, 20, generator=torch.Generator().manual_seed(0))
+    together, alone = aggregator("outlast", name, 2, 3), aggregator("outlast", name, 2, 1)
+    for step in rows:
+        torch.testing.assert_close(together(step)[1:2], alone(step[1:2]))
+
+
 def test_centred_clipping_starts_where_it_was() -> None:
-    rows = torch.randn(HONEST, 20, generator=torch.Generator().manual_seed(0))
-    clipping = aggregator("outlast", "centred_clipping", 2)
+    rows = torch.randn(1, HONEST, 20, generator=torch.Generator().manual_seed(0))
+    clipping = aggregator("outlast", "centred_clipping", 2, 1)
     rule = rules.CentredClipping()
     first = clipping(rows)
-    assert torch.equal(clipping(-rows), rule(-rows, centre=first))
+    assert torch.equal(clipping(-rows)[0], rule(-rows[0], centre=first[0]))

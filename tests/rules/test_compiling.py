@@ -10,6 +10,7 @@ import torch
 
 from outlast import rules
 from outlast.rules import compiling
+from outlast.rules.exchanges import MiddleOfExchanges
 from outlast.rules.kernels import AroundMedian, Blend, Kernel, Middle
 
 
@@ -37,7 +38,8 @@ def test_compiled_kernels_give_the_same_bits(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     rows = contributions(7, 40_003)
-    kernels: list[Kernel] = [Blend(), Middle(2, 5), *([AroundMedian(3)] if soak else [])]
+    swapped = MiddleOfExchanges(base=1, mixtures=3, exchanges=1, first=1, last=2)
+    kernels: list[Kernel] = [Blend(), Middle(2, 5), swapped, *([AroundMedian(3)] if soak else [])]
     for kernel in kernels:
         finite = rows.nan_to_num(nan=1.0, neginf=-1.0) if kernel == Blend() else rows
         coefficients = torch.linspace(-1, 2, 7)

@@ -61,7 +61,7 @@ class Middle:
         first, last = self.first, self.last
 
         def middle(rows: list[Tensor], coefficients: Tensor) -> Tensor:
-            return _mean(_sorted(rows, coefficients.dtype, network)[first:last])
+            return middle_of([row.to(coefficients.dtype) for row in rows], network, first, last)
 
         return middle
 
@@ -81,7 +81,7 @@ class AroundMedian:
         count = self.count
 
         def around_median(rows: list[Tensor], coefficients: Tensor) -> Tensor:
-            wires = _sorted(rows, coefficients.dtype, network)
+            wires = _sorted([row.to(coefficients.dtype) for row in rows], network)
             median = wires[(n - 1) // 2] * 0.5 + wires[n // 2] * 0.5
             window = wires[:count]
             for lost in range(n - count):
@@ -93,8 +93,13 @@ class AroundMedian:
         return around_median
 
 
-def _sorted(rows: list[Tensor], dtype: torch.dtype, network: tuple[Comparator, ...]) -> list[Tensor]:
-    wires = [_ranked(row.to(dtype)) for row in rows]
+def middle_of(rows: list[Tensor], network: tuple[Comparator, ...], first: int, last: int) -> Tensor:
+    """The mean of the ranks first … last-1, which the network brings to these wires."""
+    return _mean(_sorted(rows, network)[first:last])
+
+
+def _sorted(rows: list[Tensor], network: tuple[Comparator, ...]) -> list[Tensor]:
+    wires = [_ranked(row) for row in rows]
     for comparator in network:
         a, b = wires[comparator.low], wires[comparator.high]
         if comparator.keeps_low:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outlast.rules import exchanges
 from outlast.rules.compiling import PAYS_ELEMENTS, run
 from outlast.rules.gram import Rows, is_ready, load, one_thread, product_dtype, workspace
-from outlast.rules.kernels import Blend, Kernel
+from outlast.rules.kernels import Blend, Kernel, Middle
 
 BLOCK = 1 << 16
 TINY = 2.0**-100
@@ -49,6 +50,9 @@ class Plan:
             _blend(sources, mix[0], dtype, out)
         elif (picked := _picked(mix)) is not None:
             run(self.kernel, [sources[k] for k in picked], torch.empty(0, dtype=dtype), out)
+        elif (swapped := _swapped(self.kernel, mix, out.numel())) is not None:
+            kernel, given = swapped
+            run(kernel, [sources[k] for k in given], torch.empty(0, dtype=dtype), out)
         else:
             whole = isinstance(rows, Tensor) and self.sources == tuple(range(len(rows)))
             _mix(self.kernel, rows if whole else sources, mix, dtype, out)
@@ -75,6 +79,15 @@ def _picked(mix: Tensor) -> list[int] | None:
     if ((mix == 0) | (mix == 1)).all() and ((mix != 0).sum(1) == 1).all():
         return [int(k) for k in mix.argmax(1)]
     return None
+
+
+def _swapped(kernel: Kernel, mix: Tensor, d: int) -> tuple[Kernel, list[int]] | None:
+    """Where there is much to do, a kernel that need not make the mixtures. It is not left to compilers'
+    presence whether that is so, since sums are rounded differently.
+    """
+    if not isinstance(kernel, Middle) or len(mix) * d < exchanges.PAYS_ELEMENTS:
+        return None
+    return exchanges.as_exchanges(kernel, mix)
 
 
 def _mix(kernel: Kernel, sources: Rows, mix: Tensor, dtype: torch.dtype, out: Tensor) -> None:
