@@ -8,8 +8,8 @@ from outlast.protocol.steps import StepCore
 from outlast.sim.simulation import Cast, Simulation
 from outlast.sim.sweep import run_seed, sweep
 
-SEEDS = 2_000
-SEEDS_WITH_SURVEYS = 500
+SEEDS = 700
+SEEDS_WITH_SURVEYS = 200
 SOAK_SEEDS = 100_000
 CAUGHT_BY = [
     199,

@@ -273,7 +273,7 @@ class Evidence:
             if membership.counts_on(membership.seats[p.replica])
         ]
         in_force = _in_force(membership.view, counted)
-        return hung(
+        stuck = hung(
             # Nobody waits for a learner before a view that makes it a member is in force somewhere.
             [p for p in counted if membership.seats[p.replica].member_since <= in_force],
             all_seen=self._all_seen(membership, counted, now),
@@ -281,15 +281,16 @@ class Evidence:
             window_s=self._timing.detect_within_s,
             cold_s=self._timing.cold_within_s,
         )
+        # What an agent said before it fell silent says nothing about now.
+        return [pulse for pulse in stuck if self._is_fresh(membership, pulse, now)]
+
+    def _is_fresh(self, membership: Membership, pulse: Pulse, now: float) -> bool:
+        agent = self.agents[membership.seats[pulse.replica].agent]
+        return agent.history.silence_s(now) < self._timing.complaint_holds_s
 
     def _all_seen(self, membership: Membership, pulses: list[Pulse], now: float) -> bool:
         """Whether there is a fresh pulse of every member."""
-        fresh_s = self._timing.complaint_holds_s
-        fresh = {
-            pulse.replica
-            for pulse in pulses
-            if self.agents[membership.seats[pulse.replica].agent].history.silence_s(now) < fresh_s
-        }
+        fresh = {pulse.replica for pulse in pulses if self._is_fresh(membership, pulse, now)}
         return fresh >= {member.replica for member in (*membership.view.members, *membership.departing)}
 
     def _doubt(self, change: Change, seat: Seat, cause: str) -> None:
