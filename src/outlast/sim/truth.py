@@ -58,7 +58,7 @@ class Truth:
     def flip(self, engine: Engine) -> bool:
         """A bit of this replica's state changes. One at a time, or there might be no majority."""
         self._forgive()
-        if self._bent is not None or engine.trainer.applied == BLANK:
+        if self._bent is not None or engine.trainer.applied == BLANK or not self.nobody_is_bent():
             return False
         trainer = engine.trainer
         trainer.digest, trainer.bent = hash((trainer.digest, "flip")), True
