@@ -146,7 +146,7 @@ def test_a_power_cut_at_any_point_of_a_save_loses_nothing_that_was_committed(
 
 def test_kills_of_writers_and_committers_leave_no_trace(tmp_path: Path) -> None:
     url = str(tmp_path / "vault")
-    plan = "copying@10:1 written@any:1.2 intending@any:0 committing@any:0.2 committed@any:0.3"
+    plan = "copying@any:1 written@any:1.2 intending@any:0 committing@any:0.2 committed@any:0.3"
     with saving_run(3, url, "--crash", plan, steps=250) as run:
         run.wait_for_life(0, 4)
         run.wait_for_life(1, 3)

@@ -58,8 +58,9 @@ class Truth:
     def flip(self, engine: Engine) -> bool:
         """A bit of this replica's state changes. One at a time, or there might be no majority."""
         self._forgive()
-        if self._bent is not None or engine.trainer.applied == BLANK or engine.trainer.goes_back:
-            # What is about to be overwritten cannot do any harm.
+        # What is about to be overwritten cannot do any harm.
+        harmless = engine.trainer.applied == BLANK or engine.trainer.goes_back
+        if self._bent is not None or harmless or not self.nobody_is_bent():
             return False
         trainer = engine.trainer
         trainer.digest, trainer.bent = hash((trainer.digest, "flip")), True
