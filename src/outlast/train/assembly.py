@@ -25,7 +25,7 @@ from outlast.errors import ConfigError
 from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
-from outlast.protocol.step_words import Fork
+from outlast.protocol.step_words import NO_FORK
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import SHARDS_MOST, Member
 from outlast.rules import Mean, Rule
@@ -177,10 +177,11 @@ class Parts:
         self._model = model
         self._known = {id(parameter) for parameter in model.parameters()}
         self._ledger = ledger
+        self._fork = NO_FORK
+        """The newest one that the ledger knows of."""
         self.claim = claim
         self._state = state
         engine.on_beginning = self._begin
-        engine.conduct.on_return = self._go_back
         if ledger is not None:
             engine.conduct.on_stable = self._write_down
 
@@ -213,13 +214,15 @@ class Parts:
         self.claim.claim = beginning.claim
         self.facts.given = None
 
-    def _go_back(self, fork: Fork) -> None:
-        """Steps are void, also those that were stable. Called under the engine's lock."""
-        if self._ledger is not None:
-            self._ledger.void(view=fork.view, after=fork.step)
-
     def _write_down(self, record: Record) -> None:
         """A step has become stable. Called under the engine's lock, before anybody is told of it."""
+        assert self._ledger is not None
+        fork = record.note.verdict.fork
+        if fork.view > self._fork.view:
+            # Members have gone back. They have in truth, if a step that they did again is stable: one that
+            # has found their states to differ may have died before it told anybody.
+            self._fork = fork
+            self._ledger.void(view=fork.view, after=fork.step)
         given, self.facts.given = self.facts.given, None
         if given is not None and 0 < given[0] == record.step - 1:
             # Of the step whose state this replica was given, nobody else may have lived to write.

@@ -38,7 +38,6 @@ from outlast.protocol.step_words import (
     EndReached,
     Feed,
     FeedAgain,
-    Fork,
     Found,
     GoBack,
     Gone,
@@ -115,8 +114,6 @@ class Conduct:
         self.records: dict[int, Record] = {}
         self.on_stable: Callable[[Record], None] | None = None
         """Told of each record that becomes stable, before anybody else is given it."""
-        self.on_return: Callable[[Fork], None] | None = None
-        """Told where members have gone back to, before any later step is stable."""
         self.back: GoBack | None = None
         """What the training thread has to load before anything else."""
         self.ended = -1
@@ -355,8 +352,6 @@ class Conduct:
         self.records.clear()
         self._supply.go_back(self.view.number)
         self._giving.go_back(action.fork.step)
-        if self.on_return is not None:
-            self.on_return(action.fork)
         if action.step != BLANK or self.applied >= 0:
             self.back = action
         else:
