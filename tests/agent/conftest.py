@@ -85,6 +85,16 @@ def wait_until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     return until
 
 
+Offspring = Callable[[], list[int]]
+
+
+@pytest.fixture
+def offspring() -> Offspring:
+    """The children that the test got itself. Tests before it may have left others, like compilers."""
+    earlier = set(kinship.children_of(os.getpid()))
+    return lambda: [pid for pid in kinship.children_of(os.getpid()) if pid not in earlier]
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     children, descriptors = kinship.children_of(os.getpid()), os.listdir("/proc/self/fd")

@@ -25,6 +25,7 @@ from outlast.kinship import ExitStatus
 
 Launch = Any
 Until = Any
+Offspring = Any
 
 SLEEPER = "print('up')\nimport time\ntime.sleep(600)\n"
 
@@ -125,20 +126,20 @@ def test_a_stopped_replica_can_be_killed(launch: Launch, wait_until: Until) -> N
     asyncio.run(story())
 
 
-def test_what_a_replica_started_dies_with_it(launch: Launch, wait_until: Until) -> None:
+def test_what_a_replica_started_dies_with_it(launch: Launch, wait_until: Until, offspring: Offspring) -> None:
     async def story() -> None:
         async with Nursery(preload=()) as nursery:
             launched, other = await launch(nursery, FAMILY), await launch(nursery, SLEEPER, name="other.py")
             family = json.loads(await launched.line())
             await other.line()
-            await wait_until(lambda: len(kinship.children_of(os.getpid())) == 4)
+            await wait_until(lambda: len(offspring()) == 4)
             nursery._sweep()
             # The orphan is adopted, but its replica lives, and so may it.
             assert all(map(kinship.alive, family))
             os.kill(launched.process.pid, signal.SIGKILL)
             await launched.ended()
             await wait_until(lambda: not any(map(kinship.alive, family)))
-            await wait_until(lambda: len(kinship.children_of(os.getpid())) == 2)
+            await wait_until(lambda: len(offspring()) == 2)
             assert kinship.alive(other.process.pid)
 
     asyncio.run(story())
@@ -229,7 +230,7 @@ def test_a_forkserver_killed_with_9_is_replaced_and_replicas_go_on(launch: Launc
 
 
 def test_a_forkserver_killed_in_the_middle_of_a_start_loses_nothing(
-    launch: Launch, wait_until: Until
+    launch: Launch, wait_until: Until, offspring: Offspring
 ) -> None:
     async def story() -> None:
         async with Nursery(preload=()) as nursery:
@@ -244,7 +245,7 @@ def test_a_forkserver_killed_in_the_middle_of_a_start_loses_nothing(
                 await launched.line()
             # Those that were on their way are gone, and reaped: twelve replicas and a forkserver are left.
             await nursery.warm()
-            await wait_until(lambda: nursery._sweep() == 0 and len(kinship.children_of(os.getpid())) == 13)
+            await wait_until(lambda: nursery._sweep() == 0 and len(offspring()) == 13)
             assert len(nursery.running) == 12
 
     asyncio.run(story())
@@ -305,7 +306,9 @@ def test_nothing_to_run_is_an_error_of_usage(launch: Launch) -> None:
     asyncio.run(story())
 
 
-def test_a_start_that_is_cancelled_leaves_no_process(tmp_path: Path, wait_until: Until) -> None:
+def test_a_start_that_is_cancelled_leaves_no_process(
+    tmp_path: Path, wait_until: Until, offspring: Offspring
+) -> None:
     (tmp_path / "script.py").write_text(SLEEPER)
 
     async def story() -> None:
@@ -325,7 +328,7 @@ def test_a_start_that_is_cancelled_leaves_no_process(tmp_path: Path, wait_until:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     (await task).kill()
-            await wait_until(lambda: kinship.children_of(os.getpid()) == [nursery.forkserver_pid])
+            await wait_until(lambda: offspring() == [nursery.forkserver_pid])
 
     asyncio.run(story())
 
@@ -345,7 +348,7 @@ async def _spin_until_answered(nursery: Nursery, turns: int) -> None:
                 return
 
 
-def test_thirty_quick_lives_leak_nothing(launch: Launch, wait_until: Until) -> None:
+def test_thirty_quick_lives_leak_nothing(launch: Launch, wait_until: Until, offspring: Offspring) -> None:
     async def story() -> None:
         async with Nursery(preload=()) as nursery:
             await nursery.warm()
@@ -357,7 +360,7 @@ def test_thirty_quick_lives_leak_nothing(launch: Launch, wait_until: Until) -> N
                 launched.process.kill()
                 assert (await launched.ended()).signal == signal.SIGKILL
             assert len(os.listdir("/proc/self/fd")) == descriptors
-            await wait_until(lambda: kinship.children_of(os.getpid()) == [nursery.forkserver_pid])
+            await wait_until(lambda: offspring() == [nursery.forkserver_pid])
             assert nursery._kin == set()
 
     asyncio.run(story())

@@ -213,13 +213,30 @@ def tampered(**changes: object) -> bytes:
     return msgspec.msgpack.encode({"type": "outlast-image", **fields, **changes})
 
 
+def test_large_tensors_begin_a_page_and_images_from_before_that_are_read() -> None:
+    tensors = [noise(torch.uint8, 5), noise(torch.uint8, 1 << 18), noise(torch.uint8, 5)]
+    image = image_of(tensors)
+    assert [entry.offset for entry in image.entries] == [0, 4096, 4096 + (1 << 18)]
+    first = [
+        Entry(e.name, e.dtype, e.shape, at, e.size_bytes)
+        for e, at in zip(image.entries, [0, 64, 64 + (1 << 18)], strict=True)
+    ]
+    older = msgspec.structs.replace(image, version=1, entries=tuple(first), total_bytes=128 + (1 << 18))
+    assembly = Assembly(decode_image(encode_image(older)), 1 << 20)
+    copy_piece(older, tensors, assembly.pieces[0], assembly.slot(0))
+    assembly.note(0)
+    assert all(map(torch.equal, assembly.tensors(), tensors))
+    with pytest.raises(ProtocolError, match="offsets"):
+        decode_image(encode_image(msgspec.structs.replace(image, version=1)))
+
+
 BIG = 1 << 62
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"version": 2},
+        {"version": 3},
         {"total_bytes": 64},
         {"total_bytes": -1},
         {"entries": ()},

@@ -202,7 +202,8 @@ def _choose_point(rows: Rows) -> int | None:
     if d < SMALLEST_FAST_BLOCK:
         return None
     probes = torch.arange(PROBES) * (d - 1) // (PROBES - 1)
-    sample = torch.stack([row[probes].double() for row in rows])
+    sample = rows[:, probes] if isinstance(rows, Tensor) else torch.stack([row[probes] for row in rows])
+    sample = sample.double()
     product = sample @ sample.T
     if _is_sound(product[None], len(rows), torch.float32).item():
         return None

@@ -2,7 +2,8 @@
 
 A snapshot of ten thousand small tensors should not be ten thousand messages, and one of two huge tensors
 should not be two. So all tensors are laid out one after the other in a virtual space of bytes, each at a
-multiple of 64, and what moves or is stored are ranges of that space.
+multiple of 64, and what moves or is stored are ranges of that space. A large tensor begins a page, so that a
+disk can read it straight to its place (in images of version 1, which are still read, it did not).
 
 The `Image` says everything but the bytes, and two members that hold the same state make the same image, down
 to the last byte of its encoding. A decoded image is checked until nothing is left to trust: the layout must
@@ -21,9 +22,14 @@ import msgspec
 from outlast.errors import ConfigError, ProtocolError
 from outlast.state.nodes import MAX_PLAIN_BYTES, malformed
 
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, 2)
+"""Those that are read."""
 ALIGNMENT_BYTES = 64
 """A cache line; also a multiple of every element size, without which a view by dtype is not allowed."""
+PAGE_BYTES = 4 << 10
+LARGE_BYTES = 256 << 10
+"""Tensors of so many bytes begin a page."""
 
 PIECE_BYTES = 8 << 20
 MAX_TOTAL_BYTES = 1 << 46
@@ -80,7 +86,7 @@ class Image(msgspec.Struct, tag="outlast-image", frozen=True, forbid_unknown_fie
 
 def lay_out(parts: Sequence[tuple[str, str, tuple[int, ...]]], plain: bytes, structure: bytes) -> Image:
     """The image of tensors that have these names, dtypes and shapes, in the order given."""
-    entries = _laid_out(parts)
+    entries = _laid_out(parts, VERSION)
     return Image(VERSION, entries, _total_bytes(entries), plain, structure)
 
 
@@ -109,11 +115,11 @@ def decode_image(encoded: bytes) -> Image:
 
 def check_image(image: Image) -> None:
     """Raises ProtocolError for an image that no `describe` can have made."""
-    if image.version != VERSION:
-        raise ProtocolError(f"the image has version {image.version}; this program reads version {VERSION}")
+    if image.version not in VERSIONS:
+        raise ProtocolError(f"the image has version {image.version}; this program reads versions {VERSIONS}")
     for entry in image.entries:
         _check(entry)
-    layout = _laid_out([(entry.name, entry.dtype, entry.shape) for entry in image.entries])
+    layout = _laid_out([(entry.name, entry.dtype, entry.shape) for entry in image.entries], image.version)
     if image.entries != layout or image.total_bytes != _total_bytes(layout):
         raise ProtocolError("the image's offsets are not those that its tensors have")
     if image.total_bytes > MAX_TOTAL_BYTES:
@@ -130,13 +136,15 @@ def pieces(total_bytes: int, piece_bytes: int = PIECE_BYTES) -> list[range]:
 _decoder = msgspec.msgpack.Decoder(Image)
 
 
-def _laid_out(parts: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[Entry, ...]:
+def _laid_out(parts: Sequence[tuple[str, str, tuple[int, ...]]], version: int) -> tuple[Entry, ...]:
     entries = []
-    offset = 0
+    end = 0
     for name, dtype, shape in parts:
         size_bytes = math.prod(shape) * ITEM_BYTES[dtype]
+        begins_page = version > 1 and size_bytes >= LARGE_BYTES
+        offset = _aligned(end, PAGE_BYTES if begins_page else ALIGNMENT_BYTES)
         entries.append(Entry(name, dtype, shape, offset, size_bytes))
-        offset = _aligned(offset + size_bytes)
+        end = offset + size_bytes
     return tuple(entries)
 
 
@@ -144,8 +152,8 @@ def _total_bytes(entries: tuple[Entry, ...]) -> int:
     return _aligned(entries[-1].end) if entries else 0
 
 
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+def _aligned(offset: int, alignment_bytes: int = ALIGNMENT_BYTES) -> int:
+    return -(-offset // alignment_bytes) * alignment_bytes
 
 
 def _check(entry: Entry) -> None:

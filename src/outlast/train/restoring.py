@@ -29,7 +29,7 @@ from outlast.train.tiers import Tiers, nothing_good
 
 log = logging.getLogger(__name__)
 
-READING_THREADS = 4
+READING_THREADS = 8
 LOOKS_MOST = 16
 
 

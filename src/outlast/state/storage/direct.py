@@ -13,6 +13,7 @@ usual way; what is to be read to a place that is not aligned goes through a piec
 not support it at all says so at once, and is written and read the usual way, too.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -25,6 +26,7 @@ WORTH_IT_BYTES = 256 << 10
 """Smaller ones take longer to wait for than to copy."""
 PIECE_BYTES = 64 << 20
 ASIDE_BYTES = 4 << 20
+LARGE_PAGE_BYTES = 2 << 20
 _UNABLE = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _this_thread = threading.local()
 
@@ -81,7 +83,12 @@ def _memory_aside() -> memoryview:
     """Aligned memory of this thread, to read to what belongs to a place that is not."""
     memory: memoryview | None = getattr(_this_thread, "memory", None)
     if memory is None:
-        memory = _this_thread.memory = memoryview(mmap.mmap(-1, ASIDE_BYTES))
+        space = mmap.mmap(-1, ASIDE_BYTES + LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                space.madvise(mmap.MADV_HUGEPAGE)
+        begin = -ctypes.addressof(ctypes.c_char.from_buffer(space)) % LARGE_PAGE_BYTES
+        memory = _this_thread.memory = memoryview(space)[begin : begin + ASIDE_BYTES]
     return memory
 
 

@@ -9,7 +9,7 @@ same as the last.
 
 from itertools import pairwise
 
-from outlast.state.contents import ALIGNMENT_BYTES, Image
+from outlast.state.contents import PAGE_BYTES, Image
 
 SMALLEST_TARGET_BYTES = 1 << 20
 LARGEST_TARGET_BYTES = 64 << 20
@@ -44,8 +44,9 @@ def target_bytes(total_bytes: int) -> int:
 
 
 def _parts(extent: range, target: int) -> list[range]:
-    """A large tensor in parts of about the target's size, none of them a tiny rest."""
+    """A large tensor in parts of about the target's size, none of them a tiny rest. They are whole pages,
+    which a disk reads straight to their place; see `storage/direct.py`."""
     count = max(1, round(len(extent) / target))
     size = -(-len(extent) // count)
-    size = -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    size = -(-size // PAGE_BYTES) * PAGE_BYTES
     return [range(lo, min(lo + size, extent.stop)) for lo in range(extent.start, extent.stop, size)]
