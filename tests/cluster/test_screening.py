@@ -5,6 +5,8 @@ import re
 import pytest
 from training_run import TrainingRun
 
+from outlast.train.audit import merge_ledgers
+
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -36,6 +38,7 @@ def test_where_data_is_at_fault_nobody_is_evicted_and_who_holds_what_does_not_ma
         assert "evicted" not in run.said("stderr")
         assert "data or model is at fault" in run.said("stderr")
         assert "SCREENED Screened(left_out=" in run.said("stdout")
+        assert merge_ledgers(sorted(run.ledgers.glob("*.ledger"))).left_out_shards > 0
 
 
 def test_a_flipped_bit_in_a_sum_is_found_by_an_audit() -> None:

@@ -85,6 +85,17 @@ def test_void_steps_do_not_count_whoever_wrote_them_down(paths: list[Path]) -> N
     assert f"{PASS - 1} steps were found to be wrong, and done again" in audit.describe()
 
 
+def test_what_was_left_out_is_said_and_all_must_agree_on_it(paths: list[Path]) -> None:
+    write(paths, range(1, PASS + 1))
+    for path in paths:
+        edit(path, 1, lambda entry: entry.update(left_out=[2]))
+    audit = merge_ledgers(paths)
+    assert audit.problems == [] and audit.left_out_shards == 1 and audit.samples == 10
+    assert "1 shards were left out of the model" in audit.describe()
+    edit(paths[1], 1, lambda entry: entry.update(left_out=[1]))
+    assert "was made without shards [1], but without [2]" in merge_ledgers(paths).problems[0]
+
+
 def test_a_replica_that_died_before_it_wrote_loses_no_sample(paths: list[Path]) -> None:
     write(paths, range(1, PASS))
     write(paths, range(PASS, PASS + 1), silent=1)

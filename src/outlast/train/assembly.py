@@ -81,7 +81,7 @@ class Facts:
         self.shards = shards
         self.rule = str(rule or Mean())
         self.centre = centre
-        self.last: StepFacts = (0, 0, ())
+        self.last: StepFacts = (0, 0, (), ())
         """Whoever is given the state may be the only one who survives to write this down."""
         self.given: StepFacts | None = None
         self.resuming = False
@@ -136,7 +136,9 @@ class Facts:
         if self.centre is not None:
             # What was saved under a rule that has none goes on from the origin, like a run that begins.
             self.centre.load(state.get("centre"))
-        self.last = self.given = state["last"]
+        # Checkpoints from before there was screening have left out nothing.
+        step, view, shards, *rest = state["last"]
+        self.last = self.given = (step, view, shards, rest[0] if rest else ())
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class Parts:
         """The newest one that the ledger knows of."""
         self.claim = claim
         self._state = state
-        engine.on_beginning = self._begin
+        engine.on_beginning(self._begin)
         if ledger is not None:
             engine.conduct.on_stable = self._write_down
 
@@ -201,7 +203,7 @@ class Parts:
             self.data.completed_steps = record.step
         if self.facts.centre is not None:
             self.facts.centre.follow(record)
-        self.facts.last = (record.step, record.note.view, record.note.shards)
+        self.facts.last = (record.step, record.note.view, record.note.shards, record.note.left_out)
         self.facts.screening.applied(record.step, record.note, self.shard_count)
 
     def _begin(self, beginning: Beginning) -> None:
@@ -227,16 +229,18 @@ class Parts:
         if given is not None and 0 < given[0] == record.step - 1:
             # Of the step whose state this replica was given, nobody else may have lived to write.
             self._write(*given)
-        self._write(record.step, record.note.view, record.note.shards)
+        self._write(record.step, record.note.view, record.note.shards, record.note.left_out)
 
-    def _write(self, step: int, view: int, owners: tuple[int, ...]) -> None:
+    def _write(self, step: int, view: int, owners: tuple[int, ...], left_out: tuple[int, ...]) -> None:
         assert self._ledger is not None and self.data is not None
         samples = {
             shard: self.data.samples(step, shard, self.shard_count).indices
             for shard, replica in enumerate(owners)
             if replica == self.replica
         }
-        self._ledger.write(step=step, view=view, shards=dict(enumerate(owners)), samples=samples)
+        self._ledger.write(
+            step=step, view=view, shards=dict(enumerate(owners)), samples=samples, left_out=left_out
+        )
 
     def unknown_parameters(self) -> list[str]:
         return [name for name, p in self._model.named_parameters() if id(p) not in self._known]

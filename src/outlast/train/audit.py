@@ -50,6 +50,8 @@ class Audit:
     torn_lines: int = 0
     unlisted_shards: int = 0
     """Shards that counted, but whose replica died before it wrote down their samples."""
+    left_out_shards: int = 0
+    """Shards whose samples were used up, but did not count: what came of them was not sane."""
     void_steps: int = 0
     """Steps that were done, found to be wrong, and done again."""
 
@@ -66,6 +68,11 @@ class Audit:
             lines.append(
                 f"{self.unlisted_shards} shards are known from other members' ledgers only: "
                 "the replica that computed them died before it wrote its line"
+            )
+        if self.left_out_shards:
+            lines.append(
+                f"{self.left_out_shards} shards were left out of the model, since what came of them was not "
+                "sane; their samples are counted here all the same"
             )
         if self.void_steps:
             lines.append(f"{self.void_steps} steps were found to be wrong, and done again: they do not count")
@@ -104,7 +111,9 @@ class _Merge:
         self._order: SampleOrder | None = None
         self._listed: dict[tuple[int, int], tuple[bytes, str]] = {}
         self._run = ""
-        self._computed_by: dict[tuple[str, int, int], tuple[dict[int, int], str]] = {}
+        self._computed_by: dict[tuple[str, int, int], tuple[dict[int, int], list[int], str]] = {}
+        self._left_out: set[tuple[int, int]] = set()
+        """A step and a shard."""
         self._counted: dict[int, set[int]] = {}
         self._uses: dict[int, bytearray] = {}
         self._voids: set[tuple[str, int, int]] = set()
@@ -163,7 +172,7 @@ class _Merge:
         shard_count = self._heading.shard_count
         strangers = {
             shard
-            for shard in entry.shards.keys() | entry.samples.keys()
+            for shard in entry.shards.keys() | entry.samples.keys() | set(entry.left_out)
             if not 0 <= shard < shard_count or shard not in entry.shards
         }
         if entry.step < 1 or strangers:
@@ -173,12 +182,19 @@ class _Merge:
             self._audit.complain(f"{where}: step {entry.step} is not in pass {entry.pass_}")
             return
         attempt = (self._run, entry.step, entry.view)
-        first, first_where = self._computed_by.setdefault(attempt, (entry.shards, where))
+        known = (entry.shards, entry.left_out, where)
+        first, left_out, first_where = self._computed_by.setdefault(attempt, known)
         if first != entry.shards:
             self._audit.complain(
                 f"{where}: step {entry.step} in view {entry.view} was computed by {entry.shards}, "
                 f"but by {first} in {first_where}"
             )
+        if left_out != entry.left_out:
+            self._audit.complain(
+                f"{where}: step {entry.step} in view {entry.view} was made without shards {entry.left_out}, "
+                f"but without {left_out} in {first_where}"
+            )
+        self._left_out.update((entry.step, shard) for shard in entry.left_out)
         self._counted.setdefault(entry.step, set()).update(entry.shards)
         for shard, indices in entry.samples.items():
             self._take_shard(entry.step, shard, indices, where)
@@ -216,6 +232,7 @@ class _Merge:
     def finish(self) -> Audit:
         audit, order = self._audit, self._order
         audit.steps, audit.void_steps = len(self._counted), len(self._void_steps)
+        audit.left_out_shards = len(self._left_out)
         if order is None or self._heading is None:
             audit.complain("there is no ledger with a heading among these files")
             return audit

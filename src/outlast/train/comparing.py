@@ -47,8 +47,8 @@ def checksum(flat: Tensor) -> int:
     return total & CHECKSUM_MASK
 
 
-StepFacts = tuple[int, int, tuple[int, ...]]
-"""A step, the view in which it was completed, and the replica that computed each of its shards."""
+StepFacts = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""A step, the view in which it was completed, the replica that computed each shard, and those left out."""
 
 
 class Circumstances(Protocol):
@@ -83,7 +83,7 @@ class Copy:
     def __init__(self, step: int, space: Space) -> None:
         self.step = step
         self.space = space
-        self.last: StepFacts = (0, 0, ())
+        self.last: StepFacts = (0, 0, (), ())
         self.share: ShareCopy | None = None
         self.image: Image | None = None
         self.held_s = 0.0
@@ -182,7 +182,7 @@ class Comparing:
         copy.held_s += time.perf_counter() - begun
 
     def _capture(self, copy: Copy, overrides: Mapping[int, Tensor]) -> tuple[Image, list[Tensor]]:
-        copy.last, self._circumstances.last = self._circumstances.last, (copy.step, 0, ())
+        copy.last, self._circumstances.last = self._circumstances.last, (copy.step, 0, (), ())
         try:
             return self._state.capture(overrides)
         finally:

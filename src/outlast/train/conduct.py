@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from outlast import crashpoints as crash
-from outlast.errors import DivergedError
+from outlast.errors import DivergedError, JobFailed
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import HoldingNote, Kind, encode
 from outlast.mesh.transport import Mesh
@@ -231,9 +231,8 @@ class Conduct:
         """Another trial begins. Only who has something to compute for it needs the training thread."""
         if trial == Trial.HEARING:
             if self._exchange.court(step).asked:
-                if self._progress is not None:
-                    # The training thread waits; from here on others wait for it.
-                    self._progress.enter(Phase.COMPUTING)
+                # The training thread waits; from here on others wait for it.
+                self.enter(Phase.COMPUTING)
                 return
             self._exchange.testify(step, ())
             crash.reach("testify", step)
@@ -263,9 +262,8 @@ class Conduct:
                 self._go_back(action)
             case EndReached():
                 self.ended = action.step
-                if self._progress is not None:
-                    # From here on the others wait for this script to leave its loop.
-                    self._progress.enter(Phase.COMPUTING)
+                # From here on the others wait for this script to leave its loop.
+                self.enter(Phase.COMPUTING)
             case saving.SaySave():
                 self._say_save(action.to, action.body)
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended() | saving.SavedByOther():
@@ -386,6 +384,24 @@ class Conduct:
         self.changed.notify_all()
         if self._mesh is not None:
             self._mesh.call_guest()
+
+    def check(self) -> None:
+        """In the training thread: raises what it has to know at once."""
+        if self.failure is not None:
+            raise self.failure
+        if self.outcome is not None:
+            # The agent is about to end this process; there is nothing left to do in it.
+            raise SystemExit(0 if self.outcome.finished else JobFailed.exit_code)
+
+    def enter(self, phase: Phase) -> None:
+        """The training thread does this from now on; others measure it by that."""
+        if self._progress is not None:
+            self._progress.enter(phase)
+
+    def take_part(self) -> None:
+        """The training thread takes part in the view in force."""
+        if self._progress is not None:
+            self._progress.adopt(self.view.number)
 
     def header(self, kind: Kind, step: int = 0, flags: int = 0) -> Header:
         life = self.core.incarnation

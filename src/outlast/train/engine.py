@@ -10,62 +10,48 @@ thread asks for work (`work`): a shard to compute, or the record of the step, an
 Everything that touches the model is done in it: it computes, applies records, copies snapshots for others
 and loads those that it is given. Nobody ever waits for the coordinator.
 
-A life that is over (it was stopped for too long and evicted, or cannot catch up) is noticed here, too: the
-engine begins a new one, is given the state of the others, and the training loop goes on from there as if
-nothing had happened.
+What there is to do for a step is in `stepping.py`, how the replica comes by its state in `taking.py`: when a
+life is over (it was stopped for too long and evicted, or cannot catch up), it begins a new one and is given
+the state of the others, and the training loop goes on from there as if nothing had happened. What the cores
+decide is carried out in `conduct.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from outlast import crashpoints as crash
-from outlast.errors import (
-    ConfigError,
-    DivergedError,
-    JobFailed,
-    LoopError,
-    OutlastError,
-    SaveGivenUp,
-)
+from outlast.errors import LoopError
 from outlast.kinship import unnice
 from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind
 from outlast.mesh.transport import Mesh
 from outlast.protocol.member import MemberCore
-from outlast.protocol.messages import Phase, Status
+from outlast.protocol.messages import Phase
 from outlast.protocol.saving import Save
-from outlast.protocol.step_words import BLANK, Digest, GoBack, Mode, Pin, Trial
+from outlast.protocol.step_words import Digest, GoBack, Mode, Pin
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Intent, Member, View
+from outlast.protocol.views import Member, View
 from outlast.state.training import TrainingState
-from outlast.train.comparing import CHECKSUM_MASK, Comparing, checksum
+from outlast.train.comparing import Comparing
 from outlast.train.conduct import Conduct
 from outlast.train.exchange import Exchange
-from outlast.train.gathering import Gathering, ReadRequest
 from outlast.train.giving import Giving
 from outlast.train.gradients import Gradients
 from outlast.train.link import Link
-from outlast.train.patience import Patience
 from outlast.train.post import Post
 from outlast.train.reception import Reception
 from outlast.train.records import Record
 from outlast.train.restoring import Beginning
 from outlast.train.saving import Saving
-from outlast.train.snapshots import Arrival
+from outlast.train.stepping import Stepping
 from outlast.train.sums import NodeSum
 from outlast.train.supply import Supply
+from outlast.train.taking import LOOK_AGAIN_S, Taking
+from outlast.train.unlocked import unlocked
 from outlast.wire.progress import Progress
-
-log = logging.getLogger(__name__)
-
-LOOK_AGAIN_S = 0.5
-"""How often a waiting training thread looks at the clock; whatever happens wakes it at once."""
 
 
 class Engine:
@@ -111,24 +97,38 @@ class Engine:
         self.progress = progress
         self._core = core
         self._changed = changed
-        self._state = state
         self._gradients = gradients
         self._exchange = exchange
-        self._timing = timing
         self._link = link
         self._mesh = mesh
         self._post = post
-        # The attempts, (view, step, trial), for which these have been done.
-        self._assigned: tuple[int, int, int] | None = None
-        self._contributed: tuple[int, int, int] | None = None
         self._ending_in: tuple[int, int] | None = None
-        self._void = False
-        """Whether the state was found to be wrong, and there was none to go back to."""
-        self.on_beginning: Callable[[Beginning], None] = lambda _: None
-        """Makes what a lineage begins with the own state, before anybody else is given it."""
-        self._ready = False
-        self._loaded = -1
-        """The step whose state this life was given."""
+        """The attempt, (view, step), in which it was said that the loop ends."""
+        self._stepping = Stepping(
+            conduct=self.conduct,
+            exchange=exchange,
+            gradients=gradients,
+            saving=saving,
+            comparing=comparing,
+        )
+        self._taking = Taking(
+            conduct=self.conduct,
+            supply=self._supply,
+            giving=self._giving,
+            post=post,
+            state=state,
+            gradients=gradients,
+            timing=timing,
+            changed=changed,
+            link=link,
+            saving=saving,
+            comparing=comparing,
+            settle=self.settle,
+        )
+
+    def on_beginning(self, begin: Callable[[Beginning], None]) -> None:
+        """How what a lineage begins with becomes the own state, before anybody else is given it."""
+        self._taking.on_beginning = begin
 
     def reception(self) -> Reception:
         """What the mesh is to call."""
@@ -173,7 +173,7 @@ class Engine:
             self._link.decided_by(self.conduct)
             self._mesh.open()
             self._link.open()
-        self._get_state()
+        self._taking.get()
         if self._link is not None:
             # From here on others come to wait for this process.
             unnice()
@@ -203,9 +203,12 @@ class Engine:
                 assert self._comparing is not None
                 self._comparing.copy(todo.step, self._gradients.step_buffers())
             case GoBack():
-                self._go_back(todo)
+                with self._changed:
+                    self._stepping.forget()
+                    self._ending_in = None
+                self._taking.go_back(todo)
             case None:
-                self._get_state()
+                self._taking.get()
             case _:
                 self._giving.serve(*todo, at_once=self.view.learner(todo[0].to.replica) is None)
 
@@ -214,15 +217,7 @@ class Engine:
         step = self.applied + 1
         crash.reach("backward", step)
         with self._changed:
-            # It may have been evicted, or another view adopted, while it computed.
-            first = (self.view.number, step, Trial.FIRST)
-            attempt = self._assigned == first == self._attempt and self._exchange.in_view
-            if attempt and self._steps.mode is Mode.RUNNING:
-                self._exchange.bucket(step, node, bucket)
-
-    @property
-    def _attempt(self) -> tuple[int, int, int]:
-        return self.view.number, self._steps.step, self._steps.trial
+            self._stepping.bucket(step, node, bucket)
 
     @property
     def own_shards(self) -> tuple[int, ...]:
@@ -339,7 +334,7 @@ class Engine:
         back to; or None: get the state anew. For one who closes: a number means that everybody is done."""
         waiting = False
         while True:
-            self._check()
+            self.conduct.check()
             if self.conduct.over is not None:
                 return None
             if self.conduct.back is not None:
@@ -357,17 +352,17 @@ class Engine:
                 return save
             found = look()
             if found is not None:
-                self._enter(Phase.COMPUTING)
+                self.conduct.enter(Phase.COMPUTING)
                 return found
             if not waiting:
                 # Looking for work may have brought about some, such as the save of the last state.
-                self._enter(Phase.WAITING)
+                self.conduct.enter(Phase.WAITING)
                 waiting = True
                 continue
             if self._giving.idle:
                 self._wait()
             else:
-                with self._unlocked():
+                with unlocked(self._changed):
                     self._giving.settle()
 
     def _save_due(self) -> Save | None:
@@ -394,60 +389,9 @@ class Engine:
         record = self.conduct.records.get(step)
         if record is not None:
             return record
-        steps = self._steps
-        if steps.mode is Mode.RUNNING and steps.step == step and self._has_a_part(step):
-            if self._assigned != self._attempt:
-                self._assign(step)
-            missing = self._gradients.missing()
-            if missing:
-                return missing[0]
-            if self._contributed != self._attempt:
-                self._contribute(step)
-                return self.conduct.records.get(step)
-        elif steps.mode is Mode.LEARNING:
-            self._learn()
-        return None
-
-    def _has_a_part(self, step: int) -> bool:
-        """After the first trial, only who is called as a witness has something to do."""
-        trial = self._steps.trial
-        return trial == Trial.FIRST or (trial == Trial.HEARING and bool(self._exchange.court(step).asked))
-
-    def _assign(self, step: int) -> None:
-        self._assigned = self._attempt
-        trial = self._steps.trial
-        if trial == Trial.HEARING:
-            self._gradients.ask(self._exchange.court(step).asked)
-        else:
-            self._gradients.assign(self._exchange.plan.shards)
-        if self.progress is not None:
-            self.progress.adopt(self.view.number)
-
-    def _contribute(self, step: int) -> None:
-        self._contributed = self._attempt
-        trial = self._steps.trial
-        if trial == Trial.FIRST:
-            self._contribute_first(step)
-        else:
-            self._exchange.testify(step, self._gradients.opinions())
-            crash.reach("testify", step)
-        # It may have been said for this thread that it computes; from here on it does not.
-        self._enter(Phase.WAITING)
-        self.conduct.act(self.conduct.participant.contribute(time.monotonic(), trial))
-
-    def _contribute_first(self, step: int) -> None:
-        wish = self._saving.wish(step) if self._saving is not None else 0
-        if self._comparing is not None:
-            chief = self.view.chief == self._core.replica
-            self._steps.due = self._comparing.wish(step, chief=chief) or wish == 1
-            self._steps.checksum = self._checksum() if len(self.view.members) == 2 else 0
-        check = self._steps.check()
-        self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish, check)
-        crash.reach("scatter", step)
-
-    def _checksum(self) -> int:
-        """Of what this replica contributes to the step; see `protocol/recomputing.py`."""
-        return sum(checksum(node.flat) for node in self._gradients.nodes()) & CHECKSUM_MASK
+        if self._steps.mode is Mode.LEARNING:
+            self._taking.learn(shadow=self._shadow)
+        return self._stepping.work(step)
 
     def _closing_work(self) -> int | None:
         if self.conduct.all_done:
@@ -464,12 +408,7 @@ class Engine:
         if steps.mode is Mode.LEARNING and steps.newest <= self.applied:
             # It has applied everything that it was given; the others end the job.
             return 1
-        if steps.mode is Mode.RUNNING and self._contributed != self._attempt:
-            self._contributed = self._attempt
-            if self.progress is not None:
-                self.progress.adopt(self.view.number)
-            self._exchange.contribute_nothing(steps.step, steps.check())
-            self.conduct.act(self.conduct.participant.contribute(time.monotonic()))
+        self._stepping.contribute_nothing()
         return None
 
     def _ending_work(self) -> int | None:
@@ -480,245 +419,7 @@ class Engine:
         attempt = (self.view.number, steps.step)
         if steps.mode is Mode.RUNNING and steps.newest == self.applied and self._ending_in != attempt:
             self._ending_in, self.conduct.ended = attempt, -1
-            if self.progress is not None:
-                self.progress.adopt(self.view.number)
-                self.progress.enter(Phase.WAITING)
+            self.conduct.take_part()
+            self.conduct.enter(Phase.WAITING)
             self.conduct.act(self.conduct.participant.end(time.monotonic()))
         return 1 if self.conduct.ended == self.applied else None
-
-    def _go_back(self, back: GoBack) -> None:
-        """In the training thread, without the lock: the state is void."""
-        log.info("replica %d goes back to step %d", self._core.replica, back.fork.step)
-        self._gradients.abandon_shard()
-        self.settle()
-        if back.step != BLANK:
-            assert self._comparing is not None
-            self._comparing.load(back.step)
-            self._gradients.start_step()
-        with self._changed:
-            self._void = back.step == BLANK
-            self._assigned = self._contributed = self._ending_in = None
-            if self.conduct.back is not back:
-                return
-            self.conduct.back = None
-            self.conduct.applied = back.step
-            if self._void:
-                self.conduct.given()
-        if self._void:
-            self._get_state()
-
-    def _learn(self) -> None:
-        """A learner with nothing to apply has caught up; one that is cut off from a member starts over."""
-        if self._link is None:
-            return
-        # Others will wait for it from the first step after its promotion on, so it shows first that it keeps
-        # up: by a record that it has applied, unless there are none because the members pause.
-        if not self._ready and not self._shadow and (self.applied > self._loaded or self.view.paused):
-            self._ready = True
-            self._link.ready()
-        if self.conduct.broken and time.monotonic() - self.conduct.adopted_at > self._timing.silent_at_most_s:
-            self.conduct.over = "a connection over which it was given records broke"
-
-    def _check(self) -> None:
-        if self.conduct.failure is not None:
-            raise self.conduct.failure
-        if self.conduct.outcome is not None:
-            # The agent is about to end this process; there is nothing left to do in it.
-            raise SystemExit(0 if self.conduct.outcome.finished else JobFailed.exit_code)
-
-    def _enter(self, phase: Phase) -> None:
-        if self.progress is not None:
-            self.progress.enter(phase)
-
-    # The state that this replica is given.
-
-    def _get_state(self) -> None:
-        """Wait for the state, beginning a new life if the old one is over."""
-        with self._changed:
-            self._enter(Phase.STARTING)
-            while True:
-                self._check()
-                if self.conduct.over is not None:
-                    self._begin_anew()
-                if self.applied >= 0:
-                    return
-                if self.conduct.founding:
-                    self._found()
-                    continue
-                if self._supply.arrival.complete:
-                    break
-                if self._supply.asked is not None:
-                    self._help_to_read(*self._supply.asked)
-                    continue
-                if self._hungry():
-                    self.conduct.over = "the state that it waits for does not come"
-                else:
-                    self._changed.wait(LOOK_AGAIN_S)
-            arrival = self._supply.arrival
-        self._load(arrival)
-
-    def _found(self) -> None:
-        """It is on this replica to say what the lineage begins with. Under the lock, but not throughout."""
-        self.conduct.founding = False
-        step = 0
-        if self._saving is None:
-            self._refuse_void()
-        else:
-            lineage, view = self.view.lineage, 0
-            gathering = self._supply.gathering = Gathering(
-                self.view, self._core.replica, self._changed, self._post.send, self.conduct.header
-            )
-            # Reading takes as long as it takes, and the storage has deadlines of its own.
-            self._enter(Phase.ASIDE)
-            try:
-                with self._unlocked(), Patience(self.conduct, self._changed):
-                    found = self._saving.begin(
-                        lineage, self._intents(), gathering, lambda: self._may_found(lineage)
-                    )
-                    step, view = self._restore(found), found.claim.view
-            except SaveGivenUp:
-                log.info("replica %d is not the one to begin with any more", self._core.replica)
-                # Unless the coordinator was only quicker to tell of a view than this replica to adopt it.
-                self._changed.wait(LOOK_AGAIN_S)
-                self.conduct.founding = self._steps.mode is Mode.FOUNDING
-                return
-            finally:
-                self._supply.gathering = None
-                self._enter(Phase.STARTING)
-            if view != self.view.number:
-                # In a view between the two another one may have made a claim of its own. Then this replica's
-                # is superseded, and there would be no checkpoints; so it makes another.
-                self.conduct.founding = self._steps.mode is Mode.FOUNDING
-                return
-        actions = self.conduct.participant.founded(step, time.monotonic())
-        if actions:
-            # A change of views may have asked for the same thing again meanwhile, and a state that members of
-            # the lineage before had sent may have come.
-            self.conduct.founding = False
-            self._supply.arrival = Arrival()
-            self.conduct.applied = step
-            if self._saving is not None:
-                self._saving.stands(step)
-            self.conduct.act(actions)
-
-    def _help_to_read(self, view: int, founder: int, request: ReadRequest) -> None:
-        """Read some of a checkpoint for who puts it together. Under the lock, but not throughout."""
-        self._supply.asked = None
-        member = self.view.member(founder)
-        if self._saving is None or member is None or view != self.view.number:
-            return
-
-        def send(index: int, memory: memoryview) -> None:
-            with self._changed:
-                if self.view.number == view:
-                    self._post.send(member, self.conduct.header(Kind.CHUNK)._replace(lo=index), memory)
-
-        with self._unlocked():
-            try:
-                self._saving.read_for(request, send, lambda: self.view.number == view)
-            except OutlastError as error:
-                log.warning("replica %d cannot help to read: %s", self._core.replica, error)
-
-    def _intents(self) -> tuple[Intent, ...]:
-        """What the coordinator knows of checkpoints; there is no beginning without its word."""
-        status = self._ask()
-        return status.intents if status is not None else ()
-
-    def _may_found(self, lineage: int) -> int | None:
-        """In which view it is on this replica to begin; None if it is on somebody else by now. It may have
-        been stopped while it looked for a checkpoint, and evicted; so the coordinator is asked, who knows.
-        If it is stopped after that, its claim is known by the view to come too late."""
-        status = self._ask()
-        with self._changed:
-            if self._steps.mode is not Mode.FOUNDING or self.view.lineage != lineage:
-                return None
-            here = self.view.number
-            if status is None:
-                return here
-            mine = status.view.holds(self._core.replica, self._core.incarnation)
-            return here if mine and status.view.lineage == lineage else None
-
-    def _ask(self) -> Status | None:
-        """How the job stands, as the coordinator says now; None for one who has none."""
-        if self._link is None:
-            return None
-        with self._changed:
-            self.conduct.forget_status()
-            while self.conduct.status is None:
-                self._check()
-                self.conduct.ask()
-                self._changed.wait(LOOK_AGAIN_S)
-            return self.conduct.status
-
-    def _restore(self, beginning: Beginning) -> int:
-        """Become the state of the checkpoint, if there is one; the step after which it was made."""
-        crash.reach("restoring", beginning.manifest.step if beginning.manifest is not None else 0)
-        if beginning.manifest is None:
-            self._refuse_void()
-        self._void = False
-        self._gradients.abandon_shard()
-        self.on_beginning(beginning)
-        self._gradients.start_step()
-        return beginning.manifest.step if beginning.manifest is not None else 0
-
-    def _refuse_void(self) -> None:
-        """What this process has is not what a job begins with; the one that is started in its place has."""
-        if self._void:
-            raise DivergedError(
-                f"replica {self._core.replica}: the states of replicas differ, and nobody is left who has "
-                "one that was verified. The job begins again, as if all replicas had died"
-            )
-
-    @contextlib.contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        self._changed.release()
-        try:
-            yield
-        finally:
-            self._changed.acquire()
-
-    def _hungry(self) -> bool:
-        """Whether a snapshot is overdue: the view has members, and nothing of it has come for long."""
-        served = self._steps.mode in (Mode.LEARNING, Mode.LOADING) and bool(self.view.members)
-        # A member gives its share at the end of its step, which may be a long one; so be patient at first.
-        begun = self._supply.arrival.view >= 0
-        patience_s = self._timing.silent_at_most_s if begun else self._timing.cold_within_s
-        return served and self._supply.silent_s(time.monotonic()) > patience_s
-
-    def _begin_anew(self) -> None:
-        assert self._link is not None
-        if self.conduct.leaving:
-            self._enter(Phase.DONE)
-            raise SystemExit(0)
-        log.info("replica %d begins a new life: %s", self._core.replica, self.conduct.over)
-        self.conduct.over = self.conduct.back = None
-        if self._comparing is not None:
-            self._comparing.begin_anew()
-        self.conduct.founding = self._ready = False
-        self.conduct.applied = -1
-        self.conduct.records.clear()
-        self._giving.clear()
-        self._supply.clear()
-        self._link.rejoin()
-
-    def _load(self, arrival: Arrival) -> None:
-        crash.reach("joining", arrival.step)
-        log.info("the state of %d bytes came in %.3f s", arrival.image.total_bytes, self._supply.took_s())
-        self._gradients.abandon_shard()
-        self.settle()
-        try:
-            self._state.load(arrival.image, arrival.tensors())
-        except ConfigError as error:
-            raise ConfigError(f"replica {self._core.replica} differs from its peers: {error}") from error
-        self._gradients.start_step()
-        with self._changed:
-            if arrival is not self._supply.arrival:
-                return
-            self.conduct.applied = self._loaded = arrival.step
-            self._void = False
-            if self._saving is not None:
-                self._saving.was_given(arrival.step)
-            self._supply.arrival = Arrival()
-            for member in self.view.members:
-                if member.replica != self._core.replica:
-                    self._post.send(member, self.conduct.header(Kind.LOADED))

@@ -2,8 +2,8 @@
 
 Each member keeps a ledger of its own: a text file with one line of JSON for each *stable* step, the ones that
 no failure can undo. A line says which replica computed each of the step's shards, as the step's record has
-it, and lists the samples of the shards that this member computed itself. The ledgers of all members together
-hold every sample of the run, and `audit.merge_ledgers` checks them against each other.
+it, which of these were left out, and lists the samples of the shards that it computed itself. The ledgers of
+all members together hold every sample of the run, and `audit.merge_ledgers` checks them against each other.
 
 Since a ledger is there for the day on which things went wrong:
 
@@ -67,7 +67,7 @@ class Heading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One stable step, as one member knows it."""
 
     step: int
@@ -77,6 +77,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The replica that computed each shard of the step, those of others included."""
     samples: dict[int, list[int]]
     """The samples of each shard that this member computed, in the order in which they were used."""
+    left_out: list[int] = []
+    """Shards that were computed, but did not count, since what came of them was not sane."""
 
 
 class Void(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,15 +104,23 @@ class Ledger:
         self._append(Heading.of(order, shard_count, run))
 
     def write(
-        self, *, step: int, view: int, shards: Mapping[int, int], samples: Mapping[int, Sequence[int]]
+        self,
+        *,
+        step: int,
+        view: int,
+        shards: Mapping[int, int],
+        samples: Mapping[int, Sequence[int]],
+        left_out: Sequence[int] = (),
     ) -> None:
-        """Record a stable step: who computed its shards, and the samples of those computed here."""
+        """Record a stable step: who computed its shards, the samples of those computed here, and which of
+        them all did not count."""
         entry = Entry(
             step=step,
             view=view,
             pass_=self._order.span(step).pass_,
             shards=dict(sorted(shards.items())),
             samples={shard: list(indices) for shard, indices in sorted(samples.items())},
+            left_out=sorted(left_out),
         )
         self._append(entry)
 
