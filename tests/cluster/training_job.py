@@ -105,15 +105,15 @@ def strike_at(place: str, *, everything: bool) -> None:
     crashpoints.armed = strike
 
 
-def lie_at(step: int, replica: int) -> None:
-    """Once, flip the lowest bit of a sum that this replica owns, before it is sent."""
+def lie_at(step: int, replica: int, bit: int = 0) -> None:
+    """Once, flip a bit of a sum that this replica owns, before it is sent."""
     publish = Round.publish
     lied: list[int] = []
 
     def lie(round_: Round, bucket: int) -> None:
         if round_.plan.replica == replica and round_.step >= step and not lied:
-            lo, _ = round_.plan.slice_of(replica, bucket)
-            round_.record.view(torch.int32)[lo] ^= 1
+            lo, hi = round_.plan.slice_of(replica, bucket)
+            round_.record.view(torch.int32)[lo + bit % (hi - lo)] ^= 1 << bit
             lied.append(bucket)
         publish(round_, bucket)
 
@@ -143,7 +143,7 @@ def main() -> None:
         "--sick", default="", metavar="STEP:REPLICA:SHARDS", help="it computes NaN from there"
     )
     arguments.add_argument(
-        "--lies", default="", metavar="STEP:REPLICA", help="it flips a bit of its sum there"
+        "--lies", default="", metavar="STEP:REPLICA[:BIT]", help="it flips a bit of its sum there"
     )
     arguments.add_argument("--bad-sample", type=int, default=-1, help="one that makes NaN for everybody")
     arguments.add_argument("--verify", default="auto")

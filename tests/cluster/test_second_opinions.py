@@ -1,5 +1,6 @@
 """Nobody is believed blindly: wrong numbers do not reach the model, and whoever computes them has to go."""
 
+import random
 import re
 
 import pytest
@@ -8,6 +9,8 @@ from training_run import TrainingRun
 from outlast.train.audit import merge_ledgers
 
 pytestmark = pytest.mark.timeout(300)
+
+MANTISSA_BITS = 23
 
 
 @pytest.mark.parametrize("rule", [None, "trimmed_mean", "nnm_trimmed_mean"])
@@ -46,6 +49,20 @@ def test_a_flipped_bit_in_a_sum_is_found_by_an_audit() -> None:
         run.wait_for_life(1, 2)
         status = run.wait_for("the charge", lambda status: bool(status.charges))
         assert [(charge.replica, charge.step) for charge in status.charges] == [(1, 8)]
+        run.finish()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_every_flipped_bit_in_a_sum_is_found_by_an_audit(seed: int) -> None:
+    rng = random.Random(seed)
+    replicas = rng.choice([2, 3, 4])
+    step, liar, bit = rng.randrange(1, 60), rng.randrange(replicas), rng.randrange(MANTISSA_BITS)
+    options = ("--lies", f"{step}:{liar}:{bit}", "--audit", "1")
+    with TrainingRun(replicas, *options, steps=100, shards=replicas) as run:
+        run.wait_for_life(liar, 2)
+        status = run.wait_for("the charge", lambda status: bool(status.charges))
+        assert [(charge.replica, charge.step) for charge in status.charges] == [(liar, step)]
         run.finish()
 
 
