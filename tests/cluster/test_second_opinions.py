@@ -13,7 +13,9 @@ pytestmark = pytest.mark.timeout(300)
 MANTISSA_BITS = 23
 
 
-@pytest.mark.parametrize("rule", [None, "trimmed_mean", "nnm_trimmed_mean"])
+@pytest.mark.parametrize(
+    "rule", [None, "trimmed_mean", pytest.param("nnm_trimmed_mean", marks=pytest.mark.soak)]
+)
 def test_a_replica_that_computes_nan_is_evicted_and_leaves_no_trace(rule: str | None) -> None:
     with TrainingRun(3, "--sick", "8:1:1", steps=250, shards=5, rule=rule) as run:
         run.wait_for_life(1, 2)

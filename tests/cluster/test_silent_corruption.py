@@ -51,16 +51,13 @@ def flip_one(replicas: int, replica: int, step: int, what: str, *more: str, pace
             assert {int(r) for r in re.findall(r"it was replica (\d+) \(at", errors)} == {replica}
 
 
-@pytest.mark.parametrize(
-    ("replica", "step", "what"), [(1, 23, "parameter"), (0, 31, "moment"), (2, 58, "parameter")]
-)
+@pytest.mark.parametrize(("replica", "step", "what"), [(1, 23, "parameter"), (2, 58, "moment")])
 def test_the_one_that_differs_is_found_and_leaves_no_trace(replica: int, step: int, what: str) -> None:
     flip_one(3, replica, step, what)
 
 
-@pytest.mark.parametrize(("replica", "step", "what"), [(1, 23, "parameter"), (0, 30, "moment")])
-def test_of_two_the_wrong_one_is_found_by_doing_the_steps_again(replica: int, step: int, what: str) -> None:
-    flip_one(2, replica, step, what)
+def test_of_two_the_wrong_one_is_found_by_doing_the_steps_again() -> None:
+    flip_one(2, 0, 30, "moment")
 
 
 @pytest.mark.soak

@@ -207,10 +207,14 @@ class LocalCluster:
 
     def processes(self) -> list[int]:
         """Every living process that the launcher is or started, however far it has run from its parent."""
-        # They are known by what they have inherited; a zombie has nothing left.
+        # They are known by what they have inherited; a zombie has nothing left, and nor has a process that is
+        # just being started.
         mark = f"OUTLAST_HOME={self.home}".encode()
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [pid for pid in pids if mark in _bytes(f"/proc/{pid}/environ").split(b"\0")]
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        found = {pid for pid in pids if mark in _bytes(f"/proc/{pid}/environ").split(b"\0")}
+        if self._process is not None and self._process.poll() is None:
+            found.add(self.pid)
+        return sorted(found)
 
     def _scene(self) -> str:
         """What there is to see when something did not happen."""
