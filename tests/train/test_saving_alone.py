@@ -21,7 +21,7 @@ from outlast.state.storage.files import Files
 from outlast.state.vault.chunks import verify_chunks
 from outlast.state.vault.manifest import ZSTD_SHUFFLE, Manifest
 from outlast.state.vault.vault import Vault
-from outlast.train import assembly, saving
+from outlast.train import assembly, writing
 from outlast.train.copying import ShareCopy
 
 WAIT_S = 20.0
@@ -217,7 +217,7 @@ def test_a_copy_that_cannot_be_made_costs_a_checkpoint(
     def no_room(*_: object, **__: object) -> None:
         raise RuntimeError("can't allocate memory")
 
-    monkeypatch.setattr(saving, "ShareCopy", no_room)
+    monkeypatch.setattr(writing, "ShareCopy", no_room)
     with caplog.at_level(logging.WARNING):
         trained = Trained(tmp_path, 4)
     assert trained.digest == without_checkpoints(4)
@@ -295,7 +295,7 @@ def test_what_may_have_been_deleted_is_written_again(tmp_path: Path) -> None:
             with engine._changed:
                 if saver._job is not None:
                     engine.conduct.act(engine.conduct.participant.save_failed(saver._job.save.step, "x", 0.0))
-                    assert saver._known is None
+                    assert saver._writing.known is None
 
     Fails(tmp_path, 6, every=1)
     assert Trained(tmp_path, 8).digest == without_checkpoints(8)
