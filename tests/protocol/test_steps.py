@@ -2,6 +2,8 @@
 
 import msgspec
 
+from outlast.protocol.attempts import PARTS_AHEAD
+from outlast.protocol.keeping import KEPT
 from outlast.protocol.step_words import (
     BLANK,
     AllDone,
@@ -34,7 +36,7 @@ from outlast.protocol.step_words import (
     Want,
     Whole,
 )
-from outlast.protocol.steps import KEPT, PARTS_AHEAD, StepCore
+from outlast.protocol.steps import StepCore
 from outlast.protocol.views import Member, View
 
 
@@ -47,9 +49,9 @@ def view_of(number: int, *members: int, learners: tuple[int, ...] = (), paused: 
     )
 
 
-def at(newest: int, view: View, replica: int = 0, *, surveys: bool = False) -> StepCore:
+def at(newest: int, view: View, replica: int = 0, *, surveys: bool = False, judges: bool = False) -> StepCore:
     """A replica that trains in this view and holds everything up to this step."""
-    core = StepCore(replica, surveys=surveys)
+    core = StepCore(replica, surveys=surveys, judges=judges)
     core.adopt(view, in_band=False)
     for other in core.others:
         core.received(other, Holding(BLANK))
@@ -133,7 +135,7 @@ def test_parts_that_come_early_are_kept_within_a_bound() -> None:
     core.received(1, Part(PARTS_AHEAD + 1))
     complete(core, 1)
     assert core.contribute()[1:] == [Conclude(2)]
-    assert sorted(core._parts) == [(2, Trial.FIRST)]
+    assert sorted(core._attempts._parts) == [(2, Trial.FIRST)]
 
 
 def test_a_slice_is_reduced_when_all_surveys_are_in() -> None:
@@ -168,12 +170,6 @@ def test_surveys_of_an_earlier_view_count_for_nothing() -> None:
 # Trials.
 
 
-def judging(newest: int, view: View) -> StepCore:
-    core = at(newest, view)
-    core.judges = True
-    return core
-
-
 def sums_in(core: StepCore, trial: Trial) -> list[StepAction]:
     """Everybody takes part in this trial of the present step, to its end."""
     step = core.step
@@ -187,14 +183,14 @@ def sums_in(core: StepCore, trial: Trial) -> list[StepAction]:
 
 
 def test_sums_are_judged_before_they_count() -> None:
-    core = judging(0, view_of(1, 0, 1))
+    core = at(0, view_of(1, 0, 1), judges=True)
     assert sums_in(core, Trial.FIRST)[-1] == Judge(1)
     assert core.newest == 0
     assert core.judged(1, Trial.FIRST, again=False) == [Completed(1), Attempt(2)]
 
 
 def test_what_is_doubted_gets_a_hearing_and_a_final_trial() -> None:
-    core = judging(0, view_of(1, 0, 1))
+    core = at(0, view_of(1, 0, 1), judges=True)
     sums_in(core, Trial.FIRST)
     assert core.judged(1, Trial.FIRST, again=True) == [Attempt(1, Trial.HEARING)]
     assert core.contribute() == []
@@ -205,7 +201,7 @@ def test_what_is_doubted_gets_a_hearing_and_a_final_trial() -> None:
 
 
 def test_a_hearing_that_found_nothing_ends_the_step() -> None:
-    core = judging(0, view_of(1, 0, 1))
+    core = at(0, view_of(1, 0, 1), judges=True)
     sums_in(core, Trial.FIRST)
     core.judged(1, Trial.FIRST, again=True)
     sums_in(core, Trial.HEARING)
@@ -213,7 +209,7 @@ def test_a_hearing_that_found_nothing_ends_the_step() -> None:
 
 
 def test_others_may_be_a_trial_ahead() -> None:
-    core = judging(0, view_of(1, 0, 1))
+    core = at(0, view_of(1, 0, 1), judges=True)
     core.contribute()
     core.received(1, Part(1))
     core.received(1, Sum(1))
@@ -224,7 +220,7 @@ def test_others_may_be_a_trial_ahead() -> None:
 
 
 def test_as_long_as_nothing_is_judged_the_step_waits_for_another_view() -> None:
-    core = judging(0, view_of(1, 0, 1, 2))
+    core = at(0, view_of(1, 0, 1, 2), judges=True)
     sums_in(core, Trial.FIRST)
     core.judged(1, Trial.FIRST, again=True)
     sums_in(core, Trial.HEARING)
@@ -237,7 +233,7 @@ def test_as_long_as_nothing_is_judged_the_step_waits_for_another_view() -> None:
 
 
 def test_a_planned_view_is_named_in_the_first_trial() -> None:
-    core = judging(0, view_of(1, 0, 1))
+    core = at(0, view_of(1, 0, 1), judges=True)
     core.knows(2)
     core.contribute()
     core.received(1, Part(1, pending=2))
@@ -249,8 +245,7 @@ def test_a_planned_view_is_named_in_the_first_trial() -> None:
 
 
 def test_a_hearing_is_not_surveyed_but_the_final_trial_is() -> None:
-    core = at(0, view_of(1, 0), surveys=True)
-    core.judges = True
+    core = at(0, view_of(1, 0), surveys=True, judges=True)
     assert core.contribute()[-1] == Survey(1)
     assert core.surveyed(1)[-1] == Conclude(1)
     core.summed(1)

@@ -23,7 +23,6 @@ from outlast.protocol.step_words import (
     Part,
     Stable,
     StepAction,
-    Trial,
     Verdict,
 )
 from outlast.protocol.steps import StepCore
@@ -122,10 +121,10 @@ class PartsKept(StepCore):
     """Takes contributions of the view before for those of the present one."""
 
     def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
-        parts, sums = self._parts, self._sums
+        before = self._attempts
         actions = super().adopt(view, in_band=in_band)
-        self._parts, self._sums = parts, sums
-        self._concluded = bool(sums)
+        self._attempts._parts, self._attempts._sums = before._parts, before._sums
+        self._attempts.concluded = bool(before._sums)
         return actions
 
 
@@ -136,9 +135,9 @@ class SurveysKept(StepCore):
         super().__init__(replica, surveys=True)
 
     def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
-        surveyed = self._surveyed
+        before = self._attempts
         actions = super().adopt(view, in_band=in_band)
-        self._surveyed = surveyed
+        self._attempts._surveyed = before._surveyed
         return actions
 
 
@@ -161,7 +160,7 @@ class TrialKept(StepCore):
     def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
         trial = self.trial
         actions = super().adopt(view, in_band=in_band)
-        self.trial = trial
+        self._attempts.trial = trial
         return actions
 
 
@@ -176,10 +175,11 @@ class FirstHoldingSuffices(StepCore):
     """Goes on as soon as one other member has said what it holds."""
 
     def _reconcile(self) -> list[StepAction]:
-        if len(self._heard) < 2 <= len(self.view.members):
+        heard = self._holdings._first
+        if len(heard) < 2 <= len(self.view.members):
             return []
         for m in self.view.members:
-            self._heard.setdefault(m.replica, Holding(self.newest))
+            heard.setdefault(m.replica, Holding(self.newest))
         return super()._reconcile()
 
 
@@ -188,7 +188,7 @@ class RecordsReleasedEarly(StepCore):
 
     def _hold(self, step: int, verdict: Verdict) -> list[StepAction]:
         actions = super()._hold(step, verdict)
-        self.oldest = step + 1
+        self._keeping.oldest = step + 1
         return actions
 
 
@@ -212,12 +212,13 @@ class SwitchesAlone(StepCore):
     """Switches to a planned view as soon as it knows of one, whether or not the others do."""
 
     def _complete(self, verdict: Verdict) -> list[StepAction]:
-        parts = self._parts[self.step, Trial.FIRST]
+        parts = self._attempts.parts(self.step)
         named = max(part.pending for part in parts.values())
         known = self.pending
         if named > self.view.number and known == named:
             return [*self._hold(self.step, verdict), Follow(named)]
-        self._parts[self.step, Trial.FIRST] = dict.fromkeys(parts, Part(self.step))
+        for replica in list(parts):
+            self._attempts.take(replica, Part(self.step))
         return super()._complete(verdict)
 
 
@@ -326,7 +327,7 @@ class NobodyGoesBack(StepCore):
     """Has those evicted whose state differs, and goes on with what they have made of its own."""
 
     def _go_back(self, fork: Fork) -> list[StepAction]:
-        self.fork = fork
+        self._descent.fork = fork
         return []
 
 

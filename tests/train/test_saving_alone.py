@@ -21,7 +21,7 @@ from outlast.state.storage.files import Files
 from outlast.state.vault.chunks import verify_chunks
 from outlast.state.vault.manifest import ZSTD_SHUFFLE, Manifest
 from outlast.state.vault.vault import Vault
-from outlast.train import assembly, saving
+from outlast.train import assembly, writing
 from outlast.train.copying import ShareCopy
 
 WAIT_S = 20.0
@@ -84,6 +84,14 @@ def steps_saved(folder: Path) -> list[int]:
     return [manifest.step for manifest in saved(folder)]
 
 
+def wait_until_gone(before: list[threading.Thread]) -> None:
+    """Until there are no other threads than before. Those of a storage stay for the next call for a while."""
+    deadline = time.monotonic() + WAIT_S
+    while [thread for thread in threading.enumerate() if thread not in before]:
+        assert time.monotonic() < deadline, "a notebook goes on without them"
+        time.sleep(0.01)
+
+
 def without_checkpoints(steps: int) -> str:
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -104,10 +112,7 @@ def test_a_run_that_is_resumed_ends_in_the_same_bits_as_one_that_was_not_interru
     resumed = Trained(tmp_path, 9)
     assert resumed.began_at == 5 and resumed.digest == without_checkpoints(9)
     assert steps_saved(tmp_path)[-1] == 9
-    deadline = time.monotonic() + 20.0
-    while [t for t in threading.enumerate() if t not in threads]:
-        assert time.monotonic() < deadline, "a notebook goes on without them"
-        time.sleep(0.01)
+    wait_until_gone(threads)
 
 
 def test_a_run_that_has_all_its_steps_saves_nothing_new(tmp_path: Path) -> None:
@@ -217,7 +222,7 @@ def test_a_copy_that_cannot_be_made_costs_a_checkpoint(
     def no_room(*_: object, **__: object) -> None:
         raise RuntimeError("can't allocate memory")
 
-    monkeypatch.setattr(saving, "ShareCopy", no_room)
+    monkeypatch.setattr(writing, "ShareCopy", no_room)
     with caplog.at_level(logging.WARNING):
         trained = Trained(tmp_path, 4)
     assert trained.digest == without_checkpoints(4)
@@ -234,7 +239,7 @@ def test_a_loop_that_fails_leaves_no_threads_and_what_was_saved(tmp_path: Path) 
 
     with pytest.raises(ZeroDivisionError):
         Fails(tmp_path, 9)
-    assert [t for t in threading.enumerate() if t not in threads] == []
+    wait_until_gone(threads)
     assert Trained(tmp_path, 9).digest == without_checkpoints(9)
 
 
@@ -295,7 +300,7 @@ def test_what_may_have_been_deleted_is_written_again(tmp_path: Path) -> None:
             with engine._changed:
                 if saver._job is not None:
                     engine.conduct.act(engine.conduct.participant.save_failed(saver._job.save.step, "x", 0.0))
-                    assert saver._known is None
+                    assert saver._writing.known is None
 
     Fails(tmp_path, 6, every=1)
     assert Trained(tmp_path, 8).digest == without_checkpoints(8)

@@ -24,7 +24,7 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     UNABLE     (view, step)  reason, flags  this checkpoint can not be made; flag: the views are at fault
     SAVED      (view, step)                 this checkpoint is committed
 
-The first five carry their trial in `flags`; see `protocol/steps.py`.
+The first five carry their trial in `flags`; see `protocol/attempts.py`.
 """
 
 from __future__ import annotations

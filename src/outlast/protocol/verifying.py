@@ -13,7 +13,7 @@ There is one comparison at a time. Who was not there when the state was chosen h
 and is left out; with fewer than two to compare, it is dropped. A learner follows the same records and
 compares its own digest with the one that they name.
 
-`steps.py` says what it means to go back, and `recomputing.py` how one of two is found to be wrong.
+`descent.py` says what it means to go back, and `recomputing.py` how one of two is found to be wrong.
 """
 
 from __future__ import annotations

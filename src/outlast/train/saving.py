@@ -1,7 +1,8 @@
-"""Carrying out saves: copies, stripes, manifests, and what a lineage begins with.
+"""Carrying out saves: when one is due, who is told what came of it, and what a lineage begins with.
 
     training thread        copies its share of the state (`copying`), while the next step computes
-    saving thread          writes chunks; as the committer makes and puts the manifest; prunes; fills tiers
+    saving thread          writes chunks; as the committer makes and puts the manifest (`writing`); prunes and
+                           fills tiers (`tending`)
     whoever brings events  tells the core (`protocol/saving.py`) under the engine's lock
 
 A storage that is away, full or slow costs checkpoints, never training: whatever goes wrong in the saving
@@ -11,59 +12,40 @@ for the coordinator's leave to commit, nor at the end of a run for the others, n
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import msgspec
 from torch import Tensor
 
 from outlast import crashpoints as crash
-from outlast.errors import OutlastError, SaveGivenUp, StorageError, VaultTaken
+from outlast.errors import OutlastError, SaveGivenUp, VaultTaken
 from outlast.protocol import saving as core
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.views import Intent, View
-from outlast.state.contents import Image
-from outlast.state.storage.opening import is_remote
 from outlast.state.training import TrainingState
-from outlast.state.vault.chunking import chunk_ranges
-from outlast.state.vault.chunks import ChunkWriter
-from outlast.state.vault.manifest import RAW, ZSTD_SHUFFLE, Chunk, Claim, Manifest
-from outlast.state.vault.names import Era, checkpoint_of
-from outlast.state.vault.occupancy import Beating, Process, note_end
-from outlast.state.vault.pruning import prune
+from outlast.state.vault.manifest import Claim
+from outlast.state.vault.names import checkpoint_of
+from outlast.state.vault.occupancy import Process
 from outlast.state.vault.retention import Keep
-from outlast.state.vault.vault import Vault
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
-from outlast.train.copying import Room, ShareCopy
 from outlast.train.gathering import Gathering, ReadRequest, read_for
+from outlast.train.occupying import Occupying
 from outlast.train.pace import Pace
 from outlast.train.restoring import Beginning, find_beginning
-from outlast.train.stripes import StripeNote, put_together, share_of
+from outlast.train.save_job import SaveJob
+from outlast.train.saving_thread import SavingThread
+from outlast.train.tending import Tending
 from outlast.train.tiers import Tiers
+from outlast.train.writing import Writing
 
 log = logging.getLogger(__name__)
 
-WRITING_THREADS = 2
-SENDING_THREADS = 6
-"""To a disk, a few threads are as fast as many and take less from training; to a server, they mostly wait."""
-
 FINAL_TRIES = 3
-INTENT_WITHIN_S = 60.0
-"""A coordinator that is away comes back sooner. It does not answer at all where members went back behind a
-step whose checkpoint is on record."""
-
-OTHERS_WITHIN_S = 60.0
-OTHERS_SLOWER = 3.0
-"""At the end of a run, one whose share is durable waits so long for the others', or so many times as long as
-its own took."""
 
 SHADOW_WITHIN_S = 60.0
 SHADOW_INTERVALS = 4.0
@@ -79,26 +61,6 @@ class Settings:
     every: Every = "auto"
     keep: Keep = field(default_factory=Keep)
     compress: bool = False
-
-
-class _Job:
-    """One save in this process."""
-
-    def __init__(self, save: core.Save) -> None:
-        self.save = save
-        self.cancelled = threading.Event()
-        self.share: ShareCopy | None = None
-        self.image: Image | None = None
-        self.rows: list[Chunk] = []
-        self.manifest: Manifest | None = None
-        self.new_bytes = 0
-        self.held_s = 0.0
-        self.worked_s = 0.0
-        self.room = Room()
-        self.began_at = time.monotonic()
-        self.written_at: float | None = None
-        self.intended_at: float | None = None
-        self.committing = False
 
 
 class Saving:
@@ -125,10 +87,7 @@ class Saving:
         self._run = run
         self._process = process
         self._tiers = tiers
-        self._settings = settings
-        self._state = state
         self._held = claim
-        self._shards = shards
         self._changed = changed
         self._stopped = stopped
         self._participant: Participant
@@ -141,37 +100,38 @@ class Saving:
         self._is_shadow = is_shadow
         self._cadence = Cadence(settings.every, time.monotonic())
         self._pace = Pace()
-        self._room: Room | None = Room()
-        """Where the next copy is made, unless somebody may still read or write there."""
         self._due: core.Save | None = None
-        self._job: _Job | None = None
-        self._known: dict[str, Chunk] | None = None
-        """Chunks of the newest checkpoint that this replica need not write again."""
+        self._job: SaveJob | None = None
         self._view = View()
-        self._busy = 0
-        """Work of the saving thread that a save must not overlap: pruning, filling tiers."""
-        self._unfinished = 0
-        """All work that the saving thread has not come to the end of, also of saves that were given up."""
+        self._thread = SavingThread(changed)
+        self._writing = Writing(
+            replica=replica,
+            run=run,
+            tiers=tiers,
+            compress=settings.compress,
+            state=state,
+            claim=claim,
+            shards=shards,
+            changed=changed,
+        )
+        self._tending = Tending(tiers, settings.keep, self._thread, changed, self._commits)
+        self._occupying = Occupying(tiers.first.storage, process, self._thread)
         self._hurry_since: int | None = None
         self._hurry_until = 0.0
         self._last_step = NO_STEP
         """The last step of the run, once all have done it."""
-        self._last_at = 0.0
+        self._last_at: float | None = None
         self._final_tries = 0
         self._failed_step = NO_STEP
         """The step whose save was given up last because something could not be done."""
-        self._beating: Beating | None = None
-        self._beats_for: Claim | None = None
         self._stood_under: Claim | None = None
         self._claimed: Claim | None = None
-        self._closed = False
         self._taken = ""
+        """Why nothing is saved any more: somebody else has taken over."""
         self.saved_step = -1
         self._saved_at = 0.0
         self.trouble = ""
         """Why the newest save that ended was not committed; empty if it was."""
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
 
     def directed_by(
         self,
@@ -190,26 +150,26 @@ class Saving:
 
     def do(self, action: core.SaveAction) -> None:
         match action:
-            case _ if self._closed:
+            case _ if self._thread.closed:
                 pass
             case core.Copy():
                 self._due = action.save
-                self._job = _Job(action.save)
+                self._job = SaveJob(action.save, self._replica)
                 self._cadence.decided(action.save.step)
                 self._participant.member.saving = self.said()
                 self._pace.save_decided()
             case core.Intend() if self._job is not None:
                 job = self._job
                 job.intended_at = time.monotonic()
-                self._enqueue(lambda: self._try(job, lambda: self._make_manifest(job, action.stripes)))
+                self._try_to(lambda: self._make_manifest(job, action.stripes), job)
             case core.Commit() if self._job is not None:
                 job = self._job
-                self._enqueue(lambda: self._try(job, lambda: self._commit(job)))
+                self._try_to(lambda: self._commit(job), job)
             case core.Ended():
                 self._ended(action)
             case core.SavedByOther():
                 self.saved_step, self._saved_at, self.trouble = action.step, time.monotonic(), ""
-                self._known = None
+                self._writing.known = None
                 self._participant.member.saving = self.said()
             case _:
                 pass
@@ -229,7 +189,7 @@ class Saving:
             self._cadence.slowed(lost_s)
         if self._taken or not self._held.known:
             return 0
-        if self._job is not None or self._unfinished:
+        if self._job is not None or self._thread.unfinished:
             return 2
         hurries = self._hurry_since is not None and self.saved_step < self._hurry_since
         return 1 if hurries or (self._cadence.wants(step, now) and not self._shadowed(now)) else 0
@@ -271,14 +231,14 @@ class Saving:
 
     @property
     def idle(self) -> bool:
-        return self._job is None and not self._busy
+        return self._job is None and not self._tending.busy
 
     def due(self, applied: int, now: float, *, chosen: bool | None = None) -> core.Save | None:
         """A share to copy now, while the model holds the state after that step. `chosen`: whether members
         compare it; None if they compare none."""
         self._lose_patience(now)
         follows = self._is_shadow(self._replica) and self._held.known and not self._taken
-        idle = self._job is None and not self._unfinished
+        idle = self._job is None and not self._thread.unfinished
         idle = idle and applied > self.saved_step and chosen is not False
         if follows and idle and self._cadence.wants(applied, now):
             self._act(self._participant.save_alone(applied, now, gated=bool(chosen)))
@@ -293,17 +253,7 @@ class Saving:
     def _lose_patience(self, now: float) -> None:
         """Give up what would wait for ever."""
         job = self._job
-        if job is None:
-            return
-        reason = ""
-        if job.intended_at is not None and job.manifest is not None and not job.committing:
-            if now - job.intended_at > INTENT_WITHIN_S:
-                reason = f"the coordinator did not allow it within {INTENT_WITHIN_S:g} s"
-        elif job.written_at is not None and self._last_step != NO_STEP and job.intended_at is None:
-            own_s = job.written_at - job.began_at
-            if now - max(job.written_at, self._last_at) > max(OTHERS_WITHIN_S, OTHERS_SLOWER * own_s):
-                reason = f"replica {self._replica} has waited too long for the others"
-        if reason:
+        if job is not None and (reason := job.overdue(now, self._last_at)):
             self._act(self._participant.save_failed(job.save.step, reason, now))
 
     def said(self) -> str:
@@ -325,37 +275,14 @@ class Saving:
         crash.reach("copying", save.step)
         begun = time.perf_counter()
         try:
-            self._begin_copy(job, overrides)
+            self._writing.begin_copy(job, overrides)
         except (MemoryError, RuntimeError, OSError) as error:
             # There is no room for it, most likely.
             self._fail(job, f"the training state could not be copied: {error}")
             return
         job.held_s += time.perf_counter() - begun
         with self._changed:
-            self._enqueue(lambda: self._try(job, lambda: self._write(job)))
-
-    def _begin_copy(self, job: _Job, overrides: dict[int, Tensor]) -> None:
-        save = job.save
-        image, tensors = self._state.capture(overrides)
-        ranges = chunk_ranges(image)
-        place = save.writers.index(self._replica)
-        lasting = self._state.lasting(overrides)
-        with self._changed:
-            # Whatever still copies or writes for a save that was given up has the room for itself.
-            if self._room is not None:
-                job.room, self._room = self._room, None
-        share = ShareCopy(
-            image,
-            tensors,
-            share_of(ranges, place, len(save.writers)),
-            job.room,
-            lasting=lambda tensor: id(tensor) in lasting,
-        )
-        with self._changed:
-            job.image, job.share = image, share
-            if job.cancelled.is_set():
-                share.give_up("it was given up while it began")
-        share.start()
+            self._try_to(lambda: self._write(job), job)
 
     def settle(self) -> None:
         """The state is about to change: let the copy be complete."""
@@ -388,7 +315,7 @@ class Saving:
             said = f", made by the run {found.manifest.run}, and trusted by its seal alone" if foreign else ""
             log.info("the run goes on from the checkpoint of step %d%s", found.manifest.step, said)
         self.saved_step = found.manifest.step if found.manifest is not None else -1
-        self._known = {c.hash: c for c in found.manifest.chunks} if found.manifest is not None else {}
+        self._writing.known = {c.hash: c for c in found.manifest.chunks} if found.manifest is not None else {}
         return found
 
     def read_for(
@@ -414,60 +341,27 @@ class Saving:
     def was_given(self, step: int) -> None:
         """Under the lock: others have given it that state. What they have saved and deleted meanwhile, it
         does not know."""
-        self._known = None
+        self._writing.known = None
         self.stands(step)
 
     def close(self, *, clean: bool) -> None:
         """Stop; a save that is under way is given up."""
         with self._changed:
-            self._closed = True
+            self._thread.close()
             job, self._job = self._job, None
-            beating, self._beating = self._beating, None
         if job is not None:
-            job.cancelled.set()
-            if job.share is not None:
-                job.share.give_up("this replica has ended")
-        if beating is not None:
-            beating.end(clean=clean)
-        elif self._alone and self._claimed is not None:
-            # Nobody has begun under it, and this process may live on.
-            with contextlib.suppress(StorageError):
-                note_end(self._tiers.first.storage, self._claimed)
+            job.give_up("this replica has ended")
+        self._occupying.end(clean=clean, claimed=self._claimed if self._alone else None)
         self._stopped.set()
-        if self._thread is not None:
-            self._work.put(None)
-            self._thread.join(timeout=1.0)
+        self._thread.end()
 
-    # The saving thread.
+    # In the saving thread.
 
-    def _enqueue(self, work: Callable[[], None]) -> None:
-        """Under the lock."""
-        if self._closed:
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run_thread, name="outlast-saving", daemon=True)
-            self._thread.start()
-        self._unfinished += 1
-        self._work.put(work)
+    def _try_to(self, work: Callable[[], None], job: SaveJob) -> None:
+        """Under the lock: have it done; whatever goes wrong ends this save."""
+        self._thread.do(lambda: self._try(work, job))
 
-    def _run_thread(self) -> None:
-        # No less important than training: what it computes has to be computed once in any case, and a save
-        # that gets the rest of busy cores takes many times as long, and from training no less than a short
-        # one.
-        while (work := self._work.get()) is not None:
-            try:
-                work()
-            except Exception:
-                log.exception("the saving thread met with something unforeseen, and goes on")
-            finally:
-                # What the work held on to, such as a copy of the state, goes with it.
-                del work
-                with self._changed:
-                    self._unfinished -= 1
-                    self._changed.notify_all()
-
-    def _try(self, job: _Job, work: Callable[[], None]) -> None:
-        """Do it; whatever goes wrong ends this save."""
+    def _try(self, work: Callable[[], None], job: SaveJob) -> None:
         begun_s = time.thread_time()
         try:
             if not job.cancelled.is_set():
@@ -482,63 +376,36 @@ class Saving:
         finally:
             job.worked_s += time.thread_time() - begun_s
 
-    def _fail(self, job: _Job, reason: str, *, taken: bool = False) -> None:
+    def _fail(self, job: SaveJob, reason: str, *, taken: bool = False) -> None:
         with self._changed:
             if taken:
                 self._taken = reason
             self._act(self._participant.save_failed(job.save.step, reason, time.monotonic()))
 
-    def _write(self, job: _Job) -> None:
-        assert job.share is not None and job.image is not None
-        storage = self._tiers.first.storage
-        known = self._known if self._known is not None else self._tiers.first.known_chunks()
-        codec = ZSTD_SHUFFLE if self._settings.compress else RAW
-        threads = SENDING_THREADS if is_remote(storage.url) else WRITING_THREADS
-        assert self._held.claim is not None
-        era = _era(self._held.claim.number, job.save)
-        writer = ChunkWriter(storage, known, codec=codec, era=era, threads=threads, cancelled=job.cancelled)
-        job.rows = writer.write(job.share.parts())
-        job.new_bytes = writer.written_bytes
-        crash.reach("written", job.save.step)
-        note = StripeNote(job.image.digest, socket.gethostname(), writer.written_bytes, tuple(job.rows))
+    def _write(self, job: SaveJob) -> None:
+        payload = self._writing.write(job)
         with self._changed:
-            # All went well, so nobody copies to this room or reads from it any more.
-            self._room = job.room
+            self._writing.written(job)
             if self._job is not job:
                 # Given up; and after members have gone back, another one may be at the same step.
                 return
             job.written_at = time.monotonic()
-            payload = msgspec.msgpack.encode(note)
             self._act(self._participant.stripe_written(job.save.step, payload, time.monotonic()))
 
-    def _make_manifest(self, job: _Job, stripes: dict[int, bytes]) -> None:
-        assert job.image is not None and self._held.claim is not None
-        job.manifest = put_together(
-            job.save,
-            job.image,
-            stripes,
-            run=self._run,
-            claim=self._held.claim,
-            shards=self._shards,
-        )
-        intent = Intent(step=job.save.step, lineage=job.save.lineage, seal=job.manifest.seal)
-        crash.reach("intending", job.save.step)
+    def _make_manifest(self, job: SaveJob, stripes: dict[int, bytes]) -> None:
+        intent = self._writing.make_manifest(job, stripes)
         with self._changed:
-            now = time.monotonic()
             decide = self._participant.allowed if self._alone else self._participant.intends
-            self._act(decide(intent, now))
+            self._act(decide(intent, time.monotonic()))
 
-    def _commit(self, job: _Job) -> None:
-        assert job.manifest is not None
-        job.committing = True
-        crash.reach("committing", job.save.step)
-        self._tiers.first.commit(job.manifest)
-        crash.reach("committed", job.save.step)
+    def _commit(self, job: SaveJob) -> None:
+        self._writing.commit(job)
         with self._changed:
             self._act(self._participant.save_committed(job.save.step, time.monotonic()))
 
+    # Under the lock again: what came of it.
+
     def _ended(self, ended: core.Ended) -> None:
-        """Under the lock."""
         job = self._job
         if job is None or job.save != ended.save:
             return
@@ -555,14 +422,13 @@ class Saving:
                 job.worked_s,
                 job.new_bytes,
             )
-            self._known = {row.hash: row for row in job.rows}
+            self._writing.known = {row.hash: row for row in job.rows}
             if job.manifest is not None:
-                self._afterwards(job.manifest, _era(job.manifest.claim, job.save))
+                self._tending.begin(job.manifest, job.era(job.manifest.claim))
         else:
             # It may have been committed all the same, and what was known to be stored deleted.
-            self._known = None
-            if job.share is not None:
-                job.share.give_up(ended.reason)
+            self._writing.known = None
+            job.give_up(ended.reason)
             if ended.reason != self.trouble:
                 log.warning("the checkpoint of step %d was given up: %s", job.save.step, ended.reason)
             self.trouble = ended.reason
@@ -577,32 +443,6 @@ class Saving:
         if self._last_step != NO_STEP:
             self._save_last()
 
-    def _afterwards(self, manifest: Manifest, era: Era) -> None:
-        """The committer makes room, and fills the other tiers. No save begins meanwhile."""
-
-        def work() -> None:
-            try:
-                for vault in self._tiers.vaults:
-                    self._tend(vault, manifest, era)
-            finally:
-                with self._changed:
-                    self._busy -= 1
-                    self._changed.notify_all()
-
-        self._busy += 1
-        self._enqueue(work)
-
-    def _tend(self, vault: Vault, manifest: Manifest, era: Era) -> None:
-        try:
-            if vault is not self._tiers.first:
-                self._tiers.replicate(manifest, vault, self._commits)
-            prune(vault, self._settings.keep, claim=manifest.claim, era=era, wanted=self._commits)
-        except SaveGivenUp:
-            pass
-        except Exception as error:
-            where = vault.storage.url
-            log.warning("after the checkpoint of step %d, at %s: %s", manifest.step, where, error)
-
     def _commits(self) -> bool:
         """Whether this replica is still the one to write: nobody else deletes or copies then. One that was
         stopped for a while may have been evicted; so it has to have heard from the coordinator lately."""
@@ -613,16 +453,4 @@ class Saving:
 
     def _beat(self) -> None:
         """The chief says for all of the run that its claim is held."""
-        claim = self._held.claim if self._view.chief == self._replica else None
-        if self._closed or claim == self._beats_for:
-            return
-        if self._beating is not None:
-            beating, self._beating = self._beating, None
-            self._enqueue(lambda: beating.end(clean=False))
-        self._beats_for = claim
-        if claim is not None:
-            self._beating = Beating(self._tiers.first.storage, claim, self._process)
-
-
-def _era(claim: int, save: core.Save) -> Era:
-    return Era(claim, save.view, save.committer)
+        self._occupying.hold(self._held.claim if self._view.chief == self._replica else None)
