@@ -72,9 +72,12 @@ def test_a_flip_in_the_last_state_is_found_before_the_script_has_it() -> None:
     flip_one(2, 1, STEPS, "parameter")
 
 
+@pytest.mark.timeout(1800)
 def test_a_clean_run_raises_no_alarm(soak: bool) -> None:
     steps = 10_000 if soak else 200
     with TrainingRun(3, "--verify", "1", steps=steps, pace_s=0) as run:
+        near = steps - 100
+        run.wait_until(f"step {near}", lambda: max(run.steps().values(), default=0) >= near, timeout_s=1500)
         run.finish()
         assert "silent corruption" not in run.said("stderr")
 
