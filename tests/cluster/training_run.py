@@ -26,7 +26,7 @@ def hash_alone(steps: int, shards: int, rule: str | None = None, *more: str) -> 
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=max(PATIENCE_S, 0.05 * steps),
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split("HASH ")[1].strip()
