@@ -36,6 +36,15 @@ def test_of_two_replicas_the_sick_one_is_found() -> None:
         run.finish()
 
 
+def test_where_all_are_sick_at_once_they_compute_it_again() -> None:
+    """Nobody can be evicted, for nobody else has the state; and what they have computed helps nobody."""
+    with TrainingRun(2, "--sick", "8:0:2", "8:1:2", steps=60, shards=4) as run:
+        status = run.wait_for("the charges", lambda status: bool(status.charges))
+        assert [charge.replica for charge in status.charges] == [0, 1]
+        assert "nobody else holds the state" in status.view.cause
+        run.finish()
+
+
 def test_where_data_is_at_fault_nobody_is_evicted_and_who_holds_what_does_not_matter() -> None:
     bad = ("--bad-sample", "17")
     with TrainingRun(3, steps=60, shards=5, pace_s=0, data=bad) as run:

@@ -140,7 +140,7 @@ def main() -> None:
     arguments.add_argument("--every", default="auto")
     arguments.add_argument("--audit", type=float, default=0.0)
     arguments.add_argument(
-        "--sick", default="", metavar="STEP:REPLICA:SHARDS", help="it computes NaN from there"
+        "--sick", nargs="*", default=[], metavar="STEP:REPLICA:SHARDS", help="it computes NaN from there"
     )
     arguments.add_argument(
         "--lies", default="", metavar="STEP:REPLICA[:BIT]", help="it flips a bit of its sum there"
@@ -155,7 +155,10 @@ def main() -> None:
         strike_at(options.power_cut, everything=True)
     if options.strike_coordinator:
         strike_at(options.strike_coordinator, everything=False)
-    sickness = [int(word) for word in options.sick.split(":")] if options.sick else [10**9, -1, 0]
+    sickness = {}
+    for sick in options.sick:
+        first, replica, count = map(int, sick.split(":"))
+        sickness[replica] = [first, count]
     if options.lies:
         lie_at(*map(int, options.lies.split(":")))
     fail_step, _, fail_replica = options.fail.partition(":")
@@ -194,8 +197,9 @@ def main() -> None:
                 if str(step.number) == fail_step and fail_replica in ("all", str(job.replica)):
                     raise RuntimeError(f"a mistake at step {step.number}")
                 loss = nn.functional.cross_entropy(model(x), y)
-                if step.number >= sickness[0] and job.replica == sickness[1] and sickness[2]:
-                    sickness[2] -= 1
+                first, count = sickness.get(job.replica, (0, 0))
+                if step.number >= first and count:
+                    sickness[job.replica][1] -= 1
                     loss = loss * float("nan")
                 step.backward(loss)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)

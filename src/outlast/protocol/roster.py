@@ -210,6 +210,8 @@ class _Draft:
         for replica, removal in sorted(doubted.items()):
             if replica not in spared:
                 self._remove(replica, removal)
+            elif removal.guilty:
+                self.causes.append(f"{removal.cause}; but it stays, since nobody else holds the state")
 
     def let_go(self, removals: dict[int, Removal]) -> None:
         """Comes after all other removals: one that leaves is let go if the state stays, or has no heir."""

@@ -136,6 +136,9 @@ class Doubts:
             charges = verdict.charges(view, step)
             for charge in charges:
                 self._sim.world.note(self._engine.node.name, f"charges {charge.replica}: {charge.reason}")
+            if any(charge.replica == self._engine.node.replica for charge in charges):
+                # It may stay, where nobody else holds the state: then it computes all of that again.
+                self._own.clear()
             self._engine.perform(self._engine.participant.charge(charges, self._sim.world.now))
             return None
         self.left_out[view.number, step] = frozenset(

@@ -118,6 +118,9 @@ class Conduct:
         """What the training thread has to load before anything else."""
         self.ended = -1
         """The step at which all have come to the end of the loop, in the same state."""
+        self.discredited = False
+        """Whether what this replica has computed of the present step was found to be wrong. It may stay all
+        the same, where nobody else holds the state, and computes that again."""
         self._returns = 0
         """How often members have gone back since a state was verified."""
         self.over: str | None = None
@@ -221,6 +224,7 @@ class Conduct:
 
     def _judge(self, step: int, trial: int) -> None:
         again, charges = self._bailiff.judge(self.view, step, trial)
+        self.discredited |= any(charge.replica == self.core.replica for charge in charges)
         if charges:
             # The step waits for a view without the accused.
             self.act(self.participant.charge(charges, time.monotonic()))

@@ -97,6 +97,11 @@ class Gradients:
         self._buffers.remember()
         self._expectation.start_step()
 
+    def discard(self) -> None:
+        """What has been computed of this step is not believed any more."""
+        self.abandon_shard()
+        self._forget()
+
     def assign(self, shards: Iterable[int]) -> None:
         """These are the shards to contribute now. Sums that are still part of them are kept."""
         self._second.forget()

@@ -93,6 +93,9 @@ class Stepping:
         if trial == Trial.HEARING:
             self._gradients.ask(self._exchange.court(step).asked)
         else:
+            if self._conduct.discredited:
+                self._gradients.discard()
+                self._conduct.discredited = False
             self._gradients.assign(self._exchange.plan.shards)
         self._conduct.take_part()
 
