@@ -53,6 +53,7 @@ def test_the_last_who_holds_the_state_stays() -> None:
     against_0 = msgspec.structs.replace(AGAINST_1, replica=0)
     judged = after(formed(1), report(0, against_0))
     assert (names(judged.view), judged.view.planned) == ("0.1", False)
+    assert judged.view.cause.endswith("but it stays, since nobody else holds the state")
 
 
 def test_a_charge_that_names_nobody_ends_the_view_and_keeps_everybody() -> None:

@@ -207,6 +207,19 @@ def test_a_shard_that_is_given_up_leaves_nothing_behind() -> None:
     assert replica.gradients.nodes()[0].flat.tolist() == [2, 4, 6, 8]
 
 
+def test_what_is_discarded_is_computed_again() -> None:
+    replica = learned()
+    replica.start([0, 1])
+    run_shard(replica, 0, both)
+    replica.gradients.open_shard(1, 1)
+    replica.gradients.discard()
+    replica.gradients.assign([0, 1])
+    assert replica.gradients.missing() == [0, 1] and replica.gradients.nodes() == []
+    for shard in (0, 1):
+        run_shard(replica, shard, both)
+    assert [one.flat.tolist() for one in replica.gradients.nodes()] == [[2, 4, 6, 8]]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "reported", "missing"),
     [
