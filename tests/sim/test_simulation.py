@@ -35,6 +35,7 @@ CAUGHT_BY = [
     21692,
     30459,
     32020,
+    32457,
     51037,
 ]
 """Seeds that have broken a promise once. Most of them show something else by now, since a world changes with

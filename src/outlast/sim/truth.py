@@ -118,8 +118,10 @@ class Truth:
             return
         self._bent = None
         document = self._sim.store.document
+        # One that is evicted for something else takes along what could have been found by comparing.
         convicted = document is not None and any(
-            charge.life == (engine.me.replica, engine.me.incarnation) for charge in document.charges
+            charge.life == (engine.me.replica, engine.me.incarnation) and "differ" in charge.reason
+            for charge in document.charges
         )
         if not convicted and engine.over | (not engine.node.up):
             self._tainted.clear()
