@@ -352,7 +352,10 @@ def join(
     """
     saves = None
     if checkpoints is not None:
-        urls = [checkpoints] if isinstance(checkpoints, str | os.PathLike) else list(checkpoints)
+        one = isinstance(checkpoints, str | os.PathLike) or not isinstance(checkpoints, Sequence)
+        urls: list[Any] = [checkpoints] if one else list(checkpoints)
+        if not all(isinstance(url, str | os.PathLike) for url in urls):
+            raise ConfigError(f"checkpoints = {checkpoints!r}: give a path or a URL, or a list of these.")
         saves = Saves(
             urls, Settings(every=every, keep=Keep(last=keep_last, every=keep_every), compress=compress)
         )
