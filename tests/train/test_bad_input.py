@@ -291,7 +291,7 @@ def test_state_under_a_name_of_outlasts_own(bench: Bench) -> None:
         ({"checkpoints": "somewhere", "keep_every": 1.5}, "keep every = 1.5"),
         ({"checkpoints": 5}, "checkpoints = 5"),
         ({"checkpoints": [5]}, r"checkpoints = \[5\]"),
-        ({"checkpoints": ["/tmp/somewhere", "/tmp/x/../somewhere"]}, "/tmp/somewhere is there twice"),
+        ({"checkpoints": ["somewhere", "elsewhere/../somewhere"]}, "somewhere is there twice"),
     ],
 )
 def test_options_that_can_not_work(bench: Bench, options: dict[str, Any], what: str) -> None:

@@ -289,8 +289,8 @@ def rankable(n: int, rule: object) -> None:
     """Raises if there are more contributions than a sorting network is built for."""
     if n > MOST_WIRES:
         raise ConfigError(
-            f"{rule} ranks at most {MOST_WIRES} contributions, but there are {n}: average some of them first, "
-            f"with rules.Bucketing(size={-(-n // MOST_WIRES)}) before it"
+            f"{rule} ranks at most {MOST_WIRES} contributions, but there are {n}: average some of them "
+            f"first, with rules.Bucketing(size={-(-n // MOST_WIRES)}) before it"
         )
 
 

@@ -479,5 +479,5 @@ def _ledger(
         return Ledger(path / f"replica-{replica}.ledger", data.order, shard_count, run)
     except OSError as error:
         raise ConfigError(
-            f"ledger = {folder!r}: there can be no ledger in this folder ({error.strerror}). Give another one."
+            f"ledger = {folder!r}: no ledger can be kept in this folder ({error.strerror}). Give another."
         ) from error

@@ -352,8 +352,9 @@ def join(
     """
     saves = None
     if checkpoints is not None:
-        one = isinstance(checkpoints, str | os.PathLike) or not isinstance(checkpoints, Sequence)
-        urls: list[Any] = [checkpoints] if one else list(checkpoints)
+        given: Any = checkpoints
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        urls = list(given) if several else [given]
         if not all(isinstance(url, str | os.PathLike) for url in urls):
             raise ConfigError(f"checkpoints = {checkpoints!r}: give a path or a URL, or a list of these.")
         saves = Saves(

@@ -209,7 +209,7 @@ def test_a_dcp_whose_files_are_gone(tmp_path: Path) -> None:
     export_dcp(vault, manifest, tmp_path / "dcp")
     for file in (tmp_path / "dcp").glob("*.distcp"):
         file.unlink()
-    with pytest.raises(UsageError, match="cannot be read as a distributed checkpoint: .*distcp"):
+    with pytest.raises(UsageError, match=r"cannot be read as a distributed checkpoint: .*distcp"):
         read_weights(tmp_path / "dcp", allow_pickle=True)
 
 

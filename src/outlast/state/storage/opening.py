@@ -47,8 +47,8 @@ def open_bare(url: str | os.PathLike[str]) -> Storage:
         if _MISSPELT.match(text):
             # As a path it would be a folder of that name here, and nobody would look for checkpoints there.
             raise ConfigError(
-                f"{text} is a path that looks like a URL; it must be {_SCHEMES}. If you mean a folder of that "
-                f"name, say ./{text}."
+                f"{text} is a path that looks like a URL; it must be {_SCHEMES}. If you mean a folder of "
+                f"that name, say ./{text}."
             )
         return Files(text)
     parts = urlsplit(text)
