@@ -213,7 +213,7 @@ class Parts:
             self.facts.resuming = True
             self._state.load(beginning.manifest.image, beginning.state.tensors())
             self.facts.resuming = False
-        self.claim.claim = beginning.claim
+        self.claim.claim, self.claim.elsewhere = beginning.claim, beginning.elsewhere
         self.facts.given = None
 
     def _write_down(self, record: Record) -> None:

@@ -496,6 +496,9 @@ class Saving:
         threads = SENDING_THREADS if is_remote(storage.url) else WRITING_THREADS
         assert self._held.claim is not None
         era = _era(self._held.claim.number, job.save)
+        if self._held.elsewhere:
+            # What the run goes on from is not known to be whole here; what it has written itself is.
+            known = {d: chunk for d, chunk in known.items() if chunk.era.startswith(f"{era.claim}-")}
         writer = ChunkWriter(storage, known, codec=codec, era=era, threads=threads, cancelled=job.cancelled)
         job.rows = writer.write(job.share.parts())
         job.new_bytes = writer.written_bytes
