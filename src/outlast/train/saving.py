@@ -491,7 +491,9 @@ class Saving:
     def _write(self, job: _Job) -> None:
         assert job.share is not None and job.image is not None
         storage = self._tiers.first.storage
-        known = self._known if self._known is not None else self._tiers.first.known_chunks()
+        known = self._known
+        if known is None:
+            known = self._tiers.first.known_chunks(under=self._held.claim)
         codec = ZSTD_SHUFFLE if self._settings.compress else RAW
         threads = SENDING_THREADS if is_remote(storage.url) else WRITING_THREADS
         assert self._held.claim is not None
