@@ -157,6 +157,18 @@ def test_verifying(vault: Vault, capsysbinary: pytest.CaptureFixture[bytes]) -> 
     assert f"{manifest_name(1, 40)} is damaged" in said and "2 of 4 checkpoints are good" in said
 
 
+def test_verifying_what_has_no_readable_manifest(
+    vault: Vault, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for step in (10, 40):
+        flip(path_of(vault, manifest_name(1, step)), 100)
+    for chosen in ([], ["--step", "40"], ["--step", "10"]):
+        found = told(capsysbinary, "verify", url(vault), *chosen, code=1)
+        assert [row["ok"] for row in found["checkpoints"]] == [False]
+        assert "seal" in found["checkpoints"][0]["problems"][0]
+    assert told(capsysbinary, "verify", url(vault), "--step", "30")["ok"]
+
+
 def test_there_and_back(vault: Vault, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model.safetensors"
     assert checkpoints.main(["export", url(vault), str(out), "--step", "20"]) == 0
@@ -271,6 +283,8 @@ def test_errors_help(vault: Vault, tmp_path: Path, capsys: pytest.CaptureFixture
         (["checkpoints", "show", url(vault), "--step", "15"], 2, "there are 10, 20, 30, 40"),
         (["rewind", url(vault), "--to", "15", "--yes"], 2, "there are 10, 20, 30, 40"),
         (["checkpoints", "export", url(vault), str(tmp_path)], 2, "already"),
+        (["checkpoints", "show", url(vault), "--claim", "9"], 2, "--step"),
+        (["checkpoints", "show", url(vault), "--step", "40", "--claim", "9"], 2, "and claim 9"),
     ]:
         assert outlast_main(command) == code, command
         assert said in capsys.readouterr().err

@@ -30,6 +30,14 @@ def test_too_few_contributions_are_an_error_that_names_the_numbers(
 
 
 @pytest.mark.parametrize(
+    "rule", [rules.Median(), rules.TrimmedMean(1), rules.Bulyan(1), rules.NNM(1) | rules.Median()]
+)
+def test_more_contributions_than_can_be_ranked_are_an_error(rule: rules.Rule) -> None:
+    with pytest.raises(ConfigError, match="at most 1024 contributions, but there are 1025"):
+        rule.tolerates(1025)
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda: rules.TrimmedMean(-1),
@@ -41,6 +49,7 @@ def test_too_few_contributions_are_an_error_that_names_the_numbers(
         lambda: rules.ClipNorms(0.0),
         lambda: rules.CentredClipping(radius=float("inf")),
         lambda: rules.GeometricMedian(iterations=0),
+        lambda: rules.GeometricMedian(smoothing=None),
     ],
 )
 def test_a_setting_that_cannot_work_is_an_error_at_once(make: object) -> None:
@@ -65,6 +74,8 @@ def test_a_setting_that_cannot_work_is_an_error_at_once(make: object) -> None:
         (torch.randn(3, 3), [1.0, -1.0, 1.0]),
         (torch.randn(3, 3), [1.0, float("nan"), 1.0]),
         (torch.randn(3, 3), [0.0, 0.0, 0.0]),
+        (torch.randn(3, 3), ["1", "1", "1"]),
+        (torch.randn(3, 3), [None, None, None]),
         (torch.randn(3, 3, device="meta"), None),
     ],
 )
@@ -81,8 +92,23 @@ def test_only_rules_with_a_centre_take_one() -> None:
         rules.Median()(torch.randn(3, 3), centre=torch.zeros(3))
     with pytest.raises(ConfigError, match="shapes"):
         rules.CentredClipping()(torch.randn(3, 3), centre=torch.zeros(4))
+    with pytest.raises(ConfigError, match="shapes"):
+        rules.CentredClipping()(torch.randn(3, 3), centre=[0.0, 0.0, 0.0])
+    with pytest.raises(ConfigError, match="shapes"):
+        rules.CentredClipping()([{"a": torch.randn(3)}] * 3, centre=torch.zeros(3))
     with pytest.raises(ConfigError, match="not finite"):
         rules.CentredClipping()(torch.randn(3, 3), centre=torch.full((3,), torch.nan))
+
+
+def test_pre_aggregations_can_be_put_together_in_any_order() -> None:
+    one, two, three = rules.NNM(1), rules.ClipNorms(), rules.Bucketing(1)
+    assert one | (two | three) | rules.Median() == one | two | three | rules.Median()
+    assert (one | two) | (three | one) | rules.Median() == one | two | three | one | rules.Median()
+    for nonsense in (5, rules.Median):
+        with pytest.raises(TypeError):
+            one | nonsense  # type: ignore[operator]
+        with pytest.raises(TypeError):
+            (one | two) | nonsense  # type: ignore[operator]
 
 
 def test_shapes_dtypes_and_keys_come_back_as_they_went_in() -> None:

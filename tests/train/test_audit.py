@@ -229,3 +229,11 @@ def test_many_problems_are_counted_and_not_all_told(tmp_path: Path) -> None:
     audit = merge_ledgers([path])
     assert len(audit.problems) == PROBLEMS_SHOWN and audit.more_problems > 20
     assert f"and {audit.more_problems} more" in audit.describe()
+
+
+def test_a_line_with_bytes_that_are_no_text_is_a_problem(tmp_path: Path) -> None:
+    path = tmp_path / "ledger-0"
+    with Ledger(path, ORDER, SHARDS, "run"):
+        pass
+    path.write_bytes(path.read_bytes().replace(b'"run":"run"', b'"run":"\xff"'))
+    assert any("cannot be read" in problem for problem in merge_ledgers([path]).problems)

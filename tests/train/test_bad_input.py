@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import outlast
+from outlast import rules
 from outlast.errors import ConfigError, LoopError
 
 SHARDS = 2
@@ -281,6 +282,16 @@ def test_state_under_a_name_of_outlasts_own(bench: Bench) -> None:
         ({"micro_batch": 0}, "micro_batch = 0"),
         ({"micro_batch": 4, "data": None}, "needs data"),
         ({"ledger": "somewhere", "data": None}, "without data"),
+        ({"ledger": "/dev/null/ledgers"}, "ledger = '/dev/null/ledgers'"),
+        ({"ledger": "/dev/null"}, "ledger = '/dev/null'"),
+        ({"rule": rules.Median(), "shards": 1025, "data": None}, "at most 1024"),
+        ({"rule": rules.Krum(1), "shards": 1025, "data": None}, "at most 1024"),
+        ({"checkpoints": "somewhere", "keep_last": 2.5}, "keep last = 2.5"),
+        ({"checkpoints": "somewhere", "keep_last": "3"}, "keep last = '3'"),
+        ({"checkpoints": "somewhere", "keep_every": 1.5}, "keep every = 1.5"),
+        ({"checkpoints": 5}, "checkpoints = 5"),
+        ({"checkpoints": [5]}, r"checkpoints = \[5\]"),
+        ({"checkpoints": ["somewhere", "elsewhere/../somewhere"]}, "somewhere is there twice"),
     ],
 )
 def test_options_that_can_not_work(bench: Bench, options: dict[str, Any], what: str) -> None:

@@ -304,3 +304,24 @@ def test_what_may_have_been_deleted_is_written_again(tmp_path: Path) -> None:
 
     Fails(tmp_path, 6, every=1)
     assert Trained(tmp_path, 8).digest == without_checkpoints(8)
+
+
+def test_what_was_read_elsewhere_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk that is whole in the second place only is not relied on in the first."""
+    original = net
+
+    def with_a_frozen_layer(width: int) -> nn.Module:
+        model = original(width)
+        model.add_module("frozen", nn.Sequential())
+        model.frozen.register_buffer("table", torch.arange(1 << 19, dtype=torch.float32))
+        return model
+
+    monkeypatch.setitem(globals(), "net", with_a_frozen_layer)
+    places = [tmp_path / "near", tmp_path / "far"]
+    Trained(places, 4)
+    for chunk in (tmp_path / "near" / "chunks").glob("*/*"):
+        # Rotten, and of the right size.
+        chunk.write_bytes(bytes(chunk.stat().st_size))
+    assert Trained(places, 8, keep_last=1).began_at == 4
+    assert [manifest.step for manifest in saved(tmp_path / "near")] == [8]
+    assert Trained(tmp_path / "near", 9).began_at == 8

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from outlast.cli.vaults import age_text, find_checkpoint, open_vault, size_text
+from outlast.cli.vaults import age_text, find_checkpoint, find_name, open_vault, size_text
 from outlast.errors import ObjectDamaged, ObjectMissing
 from outlast.state.storage.opening import open_storage
 from outlast.state.vault.manifest import Chunk, Manifest
@@ -201,10 +201,9 @@ def _verify(options: argparse.Namespace) -> int:
     from outlast.state.vault.chunks import verify_chunks
 
     vault = open_vault(options.url)
-    if options.all:
-        rows = [_row(vault, name) for name in vault.manifests()]
-    else:
-        rows = [(*find_checkpoint(vault, options.step, options.claim), None)]
+    # A checkpoint that was asked for and cannot even be read is a damaged one like others.
+    names = vault.manifests() if options.all else [find_name(vault, options.step, options.claim)]
+    rows = [_row(vault, name) for name in names]
     manifests = [(name, manifest) for name, manifest, _ in rows if manifest]
     bad = {name: [reason] for name, _, reason in rows if reason}
     users: dict[str, list[str]] = {}

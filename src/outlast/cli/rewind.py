@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="outlast rewind",
         description="Make the next run with this URL go on from an older checkpoint. Newer ones are set "
-        "aside: they stay until they are pruned, and rewinding to one of them brings it back.",
+        "aside: rewinding to one of them brings it back, until the next run saves, which prunes them.",
     )
     parser.add_argument("url", help="where the run saves its checkpoints")
     parser.add_argument("--to", type=int, required=True, metavar="STEP", help="the step to go back to")
@@ -44,7 +44,10 @@ def main(argv: list[str]) -> int:
     else:
         print(f"The next run with {vault.storage.url} goes on from step {manifest.step}.")
         if steps:
-            print(f"{len(steps)} newer checkpoints are set aside (steps {min(steps)} to {max(steps)}).")
+            print(
+                f"{len(steps)} newer checkpoints are set aside (steps {min(steps)} to {max(steps)}). "
+                "Rewinding to one of them brings it back; the next run deletes them when it saves."
+            )
     return 0
 
 

@@ -28,13 +28,22 @@ def open_vault(url: str) -> Vault:
 def find_checkpoint(vault: Vault, step: int | None, claim: int | None = None) -> tuple[str, Manifest]:
     """The checkpoint of a step, or the newest good one. One on the trunk is taken before one that is off it;
     of several that are off it, `claim` says which."""
+    if step is not None:
+        name = find_name(vault, step, claim)
+        return name, vault.read_manifest(name)
+    _refuse_claim_alone(claim)
+    for newest in vault.newest():
+        return newest
+    raise _nothing_to_go_on_from(vault)
+
+
+def find_name(vault: Vault, step: int | None, claim: int | None = None) -> str:
+    """The same, whether it can be read or not: without a step it is the newest on the trunk."""
     if step is None:
-        for newest in vault.newest():
+        _refuse_claim_alone(claim)
+        for newest in vault.trunk():
             return newest
-        raise NoCheckpoint(
-            f"None of the checkpoints in {vault.storage.url} can be gone on from: outlast checkpoints ls "
-            "shows them."
-        )
+        raise _nothing_to_go_on_from(vault)
     there = {name: found for name in vault.manifests() if (found := checkpoint_of(name))}
     named = [name for name, f in there.items() if f.step == step and claim in (None, f.claim)]
     if not named:
@@ -46,8 +55,7 @@ def find_checkpoint(vault: Vault, step: int | None, claim: int | None = None) ->
     if not on_trunk and len(named) > 1:
         claims = ", ".join(str(there[name].claim) for name in named)
         raise UsageError(f"there are several checkpoints of step {step}; say --claim with one of {claims}")
-    name = on_trunk[0] if on_trunk else named[0]
-    return name, vault.read_manifest(name)
+    return on_trunk[0] if on_trunk else named[0]
 
 
 def size_text(size_bytes: float) -> str:
@@ -68,6 +76,18 @@ def age_text(saved_at: str) -> str:
         if age_s >= size_s:
             return f"{age_s / size_s:.0f} {unit}"
     return f"{max(0.0, age_s):.0f} s"
+
+
+def _refuse_claim_alone(claim: int | None) -> None:
+    if claim is not None:
+        raise UsageError("--claim says which one of a step's checkpoints is meant: say --step as well")
+
+
+def _nothing_to_go_on_from(vault: Vault) -> NoCheckpoint:
+    return NoCheckpoint(
+        f"None of the checkpoints in {vault.storage.url} can be gone on from: outlast checkpoints ls "
+        "shows them."
+    )
 
 
 def _steps(steps: list[int]) -> str:

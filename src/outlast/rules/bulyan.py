@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from outlast.rules.kernels import AroundMedian
 from outlast.rules.krum import krum_scores
-from outlast.rules.rule import Decision, Needs, Rule, check_count, need
+from outlast.rules.rule import Decision, Needs, Rule, check_count, need, rankable
 from outlast.rules.space import Cloud
 
 
@@ -32,6 +32,7 @@ class Bulyan(Rule):
 
     def tolerates(self, n: int) -> int:
         need(n, 4 * self.f + 3, self)
+        rankable(n, self)
         return self.f
 
     def decide(self, cloud: Cloud) -> Decision:

@@ -35,7 +35,8 @@ class GeometricMedian(Rule):
 
     def __post_init__(self) -> None:
         check_count("iterations", self.iterations, 1)
-        check_positive("smoothing", self.smoothing)
+        # None means no limit elsewhere, and nothing here.
+        check_positive("smoothing", 0.0 if self.smoothing is None else self.smoothing)
 
     @property
     def needs(self) -> Needs:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.rules.kernels import Middle
-from outlast.rules.rule import Decision, Rule, need
+from outlast.rules.rule import Decision, Rule, need, rankable
 from outlast.rules.space import Cloud
 
 
@@ -20,6 +20,7 @@ class Median(Rule):
 
     def tolerates(self, n: int) -> int:
         need(n, 1, self)
+        rankable(n, self)
         return (n - 1) // 2
 
     def decide(self, cloud: Cloud) -> Decision:

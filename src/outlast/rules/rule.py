@@ -31,6 +31,7 @@ from torch import Tensor
 from outlast.errors import ConfigError
 from outlast.rules.gram import Rows, gram, lengths
 from outlast.rules.kernels import Kernel
+from outlast.rules.networks import MOST_WIRES
 from outlast.rules.plan import Plan
 from outlast.rules.space import Cloud
 from outlast.rules.updates import Updates
@@ -214,14 +215,10 @@ class Stage(ABC):
     def __or__(self, then: Rule) -> Chain: ...
 
     @overload
-    def __or__(self, then: Stage) -> Stages: ...
+    def __or__(self, then: Stage | Stages) -> Stages: ...
 
-    def __or__(self, then: Stage | Rule) -> Chain | Stages:
-        if isinstance(then, Chain):
-            return Chain((self, *then.stages), then.rule)
-        if isinstance(then, Rule):
-            return Chain((self,), then)
-        return Stages((self, then))
+    def __or__(self, then: Stage | Stages | Rule) -> Chain | Stages:
+        return Stages((self,)) | then
 
 
 @dataclass(frozen=True)
@@ -234,14 +231,16 @@ class Stages:
     def __or__(self, then: Rule) -> Chain: ...
 
     @overload
-    def __or__(self, then: Stage) -> Stages: ...
+    def __or__(self, then: Stage | Stages) -> Stages: ...
 
-    def __or__(self, then: Stage | Rule) -> Chain | Stages:
+    def __or__(self, then: Stage | Stages | Rule) -> Chain | Stages:
         if isinstance(then, Chain):
             return Chain((*self.stages, *then.stages), then.rule)
         if isinstance(then, Rule):
             return Chain(self.stages, then)
-        return Stages((*self.stages, then))
+        if isinstance(then, Stages):
+            return Stages((*self.stages, *then.stages))
+        return Stages((*self.stages, then)) if isinstance(then, Stage) else NotImplemented
 
 
 @dataclass(frozen=True)
@@ -286,6 +285,15 @@ def need(n: int, least: int, rule: object) -> None:
         )
 
 
+def rankable(n: int, rule: object) -> None:
+    """Raises if there are more contributions than a sorting network is built for."""
+    if n > MOST_WIRES:
+        raise ConfigError(
+            f"{rule} ranks at most {MOST_WIRES} contributions, but there are {n}: average some of them "
+            f"first, with rules.Bucketing(size={-(-n // MOST_WIRES)}) before it"
+        )
+
+
 def check_count(name: str, value: int, least: int) -> None:
     if type(value) is not int or value < least:
         raise ConfigError(f"{name}={value!r} does not work: it is a whole number, {least} or more")
@@ -304,7 +312,10 @@ def _is_finite(result: Tensor) -> bool:
 def _checked_weights(weights: Weights | None, n: int) -> Tensor:
     if weights is None:
         return torch.ones(n, dtype=torch.float64)
-    checked = torch.as_tensor(weights, dtype=torch.float64).detach()
+    try:
+        checked = torch.as_tensor(weights, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"weights={weights!r} do not work: one number per contribution") from error
     if checked.shape != (n,):
         raise ConfigError(f"there are {n} contributions, but weights have the shape {tuple(checked.shape)}")
     if not (checked.isfinite().all() and (checked >= 0).all() and (checked > 0).any()):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.rules.kernels import Middle
-from outlast.rules.rule import Decision, Rule, check_count, need
+from outlast.rules.rule import Decision, Rule, check_count, need, rankable
 from outlast.rules.space import Cloud
 
 
@@ -25,6 +25,7 @@ class TrimmedMean(Rule):
 
     def tolerates(self, n: int) -> int:
         need(n, 2 * self.f + 1, self)
+        rankable(n, self)
         return self.f
 
     def decide(self, cloud: Cloud) -> Decision:

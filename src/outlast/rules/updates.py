@@ -52,8 +52,11 @@ class Updates:
         """A single update, such as the last result, cut as the contributions are."""
         if one is None:
             return [None] * len(self.slices)
-        tensors = [one] if self.keys is None else [one[key] for key in self.keys if key in one]
-        if [tensor.shape for tensor in tensors] != self.shapes:
+        if self.keys is None:
+            tensors = [one]
+        else:
+            tensors = [one[key] for key in self.keys if key in one] if isinstance(one, Mapping) else []
+        if [tensor.shape for tensor in tensors if isinstance(tensor, Tensor)] != self.shapes:
             raise ConfigError("the centre has other keys or shapes than the contributions")
         return [tensor.detach().reshape(-1) for tensor in tensors]
 

@@ -213,7 +213,7 @@ class Parts:
             self.facts.resuming = True
             self._state.load(beginning.manifest.image, beginning.state.tensors())
             self.facts.resuming = False
-        self.claim.claim = beginning.claim
+        self.claim.claim, self.claim.elsewhere = beginning.claim, beginning.elsewhere
         self.facts.given = None
 
     def _write_down(self, record: Record) -> None:
@@ -280,7 +280,12 @@ def assemble(
         if not saves.urls:
             raise ConfigError("checkpoints = []: name at least one place, or leave it out to save nothing.")
         saves.settings.keep.validate()
-        tiers = Tiers([open_storage(url, stopped=stopped) for url in saves.urls])
+        storages = [open_storage(url, stopped=stopped) for url in saves.urls]
+        places = [storage.url for storage in storages]
+        twice = [place for place in places if places.count(place) > 1]
+        if twice:
+            raise ConfigError(f"checkpoints: {twice[0]} is there twice. Name each place once.")
+        tiers = Tiers(storages)
         # A run that goes on cuts its steps as it did before, whatever the number of replicas is now.
         wish = wish or shards_of_newest(tiers)
     shard_count = wish or (run.read().spec.shards if run is not None else 1)
@@ -468,6 +473,11 @@ def _ledger(
     if data is None:
         raise ConfigError(f"ledger = {folder!r}: there are no samples to write down without data.")
     replica = given.replica if given is not None else 0
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    return Ledger(path / f"replica-{replica}.ledger", data.order, shard_count, run)
+    try:
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        return Ledger(path / f"replica-{replica}.ledger", data.order, shard_count, run)
+    except OSError as error:
+        raise ConfigError(
+            f"ledger = {folder!r}: no ledger can be kept in this folder ({error.strerror}). Give another."
+        ) from error

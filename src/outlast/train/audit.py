@@ -292,7 +292,7 @@ def _lines(path: str, audit: Audit) -> Iterator[tuple[str, Heading | Entry | Voi
             unreadable = ""
             try:
                 line = _decoded(raw, new_life=new_life)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 unreadable = f"{where}: cannot be read ({error})"
                 continue
             yield where, line

@@ -15,13 +15,18 @@ class HeldClaim:
 
     def __init__(self) -> None:
         self.claim: Claim | None = None
+        self.elsewhere = False
+        """Whether what it goes on from may not be whole in the first place, since it was read from another
+        one."""
 
     @property
     def known(self) -> bool:
         return self.claim is not None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"claim": None if self.claim is None else msgspec.to_builtins(self.claim)}
+        claim = None if self.claim is None else msgspec.to_builtins(self.claim)
+        return {"claim": claim, "elsewhere": self.elsewhere}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.claim = None if state["claim"] is None else msgspec.convert(state["claim"], Claim)
+        self.elsewhere = bool(state.get("elsewhere"))

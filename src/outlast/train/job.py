@@ -352,7 +352,11 @@ def join(
     """
     saves = None
     if checkpoints is not None:
-        urls = [checkpoints] if isinstance(checkpoints, str | os.PathLike) else list(checkpoints)
+        given: Any = checkpoints
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        urls = list(given) if several else [given]
+        if not all(isinstance(url, str | os.PathLike) for url in urls):
+            raise ConfigError(f"checkpoints = {checkpoints!r}: give a path or a URL, or a list of these.")
         saves = Saves(
             urls, Settings(every=every, keep=Keep(last=keep_last, every=keep_every), compress=compress)
         )

@@ -40,6 +40,8 @@ class Beginning:
     claim: Claim
     manifest: Manifest | None = None
     state: Assembly | None = None
+    elsewhere: bool = False
+    """Whether it was read from another place than the one where checkpoints are committed."""
 
 
 def find_beginning(
@@ -56,7 +58,7 @@ def find_beginning(
 
     `may_claim` is asked just before, and says in which view it is on this replica to do so. SaveGivenUp if
     it says None: then it is on somebody else."""
-    found: tuple[Checkpoint, Manifest, Assembly] | None = None
+    found: tuple[Checkpoint, Manifest, Assembly, bool] | None = None
     for _ in range(LOOKS_MOST):
         rejected: dict[Checkpoint, str] = {}
         for checkpoint in tiers.trunk():
@@ -91,7 +93,7 @@ def _load(
     intents: Collection[Intent],
     rejected: dict[Checkpoint, str],
     gathering: Gathering | None,
-) -> tuple[Manifest, Assembly] | None:
+) -> tuple[Manifest, Assembly, bool] | None:
     reasons = []
     for vault, manifest in tiers.copies(checkpoint):
         if not is_trusted(manifest, run, intents):
@@ -103,7 +105,7 @@ def _load(
         except (ObjectDamaged, ObjectMissing) as error:
             reasons.append(str(error))
             continue
-        return manifest, assembly
+        return manifest, assembly, vault is not tiers.first
     reason = "; ".join(reasons) or "its manifest cannot be read"
     log.warning("the checkpoint of step %d is passed over: %s", checkpoint.step, reason)
     rejected[checkpoint] = f"step {checkpoint.step}: {reason}"

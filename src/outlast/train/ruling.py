@@ -71,6 +71,9 @@ def checked_rule(rule: object, shard_count: int, order: SampleOrder | None) -> R
         )
     try:
         rule.tolerates(shard_count)
+        if rule.needs.anything:
+            # What lies beside the gradients is a median of all shards.
+            Median().tolerates(shard_count)
     except ConfigError as error:
         raise ConfigError(
             f"rule = {rule} and {shard_count} shards do not go together: {error}. Each shard of a step is "

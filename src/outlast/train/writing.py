@@ -90,12 +90,18 @@ class Writing:
         """What to tell the committer of the own share, which is durable now."""
         assert job.share is not None and job.image is not None and self._held.claim is not None
         storage = self._tiers.first.storage
-        known = self.known if self.known is not None else self._tiers.first.known_chunks()
+        era = job.era(self._held.claim.number)
+        known = self.known
+        if known is None:
+            known = self._tiers.first.known_chunks(under=self._held.claim)
+        if self._held.elsewhere:
+            # What the run goes on from is not known to be whole here; what it has written itself is.
+            known = {digest: row for digest, row in known.items() if row.era.startswith(f"{era.claim}-")}
         writer = ChunkWriter(
             storage,
             known,
             codec=ZSTD_SHUFFLE if self._compress else RAW,
-            era=job.era(self._held.claim.number),
+            era=era,
             threads=SENDING_THREADS if is_remote(storage.url) else WRITING_THREADS,
             cancelled=job.cancelled,
         )

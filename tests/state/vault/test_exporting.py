@@ -156,6 +156,15 @@ def test_prefixes_of_wrappers(tmp_path: Path) -> None:
     assert same(imported(tmp_path / "ddp.pt", strip="module."), model)
 
 
+@pytest.mark.parametrize(
+    "tensors", [{"module.w": torch.ones(2), "w": torch.zeros(2)}, {1: torch.ones(2), "1": torch.zeros(2)}]
+)
+def test_two_tensors_that_would_have_one_name_are_refused(tmp_path: Path, tensors: dict[Any, Any]) -> None:
+    torch.save(tensors, tmp_path / "two.pt")
+    with pytest.raises(UsageError, match="two tensors"):
+        read_weights(tmp_path / "two.pt", strip="module.")
+
+
 def test_safetensors_in_several_files(tmp_path: Path) -> None:
     model, _ = trained()
     tensors = {name: value.clone() for name, value in model.state_dict().items()}
@@ -195,6 +204,15 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_weights(tmp_path / "odd.pt", key="other")
 
 
+def test_a_dcp_whose_files_are_gone(tmp_path: Path) -> None:
+    vault, _, manifest = saved(trained()[1])
+    export_dcp(vault, manifest, tmp_path / "dcp")
+    for file in (tmp_path / "dcp").glob("*.distcp"):
+        file.unlink()
+    with pytest.raises(UsageError, match=r"cannot be read as a distributed checkpoint: .*distcp"):
+        read_weights(tmp_path / "dcp", allow_pickle=True)
+
+
 def test_importing_is_for_a_url_of_its_own() -> None:
     _, state = trained()
     vault, _, _ = saved(state)
@@ -229,3 +247,10 @@ def test_what_safetensors_cannot_hold_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--format dcp"):
         export_safetensors(vault, manifest, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("export", [export_safetensors, export_dcp])
+def test_a_place_that_cannot_be_written_to_is_said(export: Any) -> None:
+    vault, _, manifest = saved(trained()[1])
+    with pytest.raises(UsageError, match="/proc/out cannot be written"):
+        export(vault, manifest, Path("/proc/out"))

@@ -405,3 +405,16 @@ def test_a_claim_is_made_for_whom_it_is_said() -> None:
     claim = vault.make_claim(run="r", lineage=3, base=None, process=Process("far", 7, 8, "pid:[1]", "boot"))
     assert (claim.host, claim.process, claim.process_started, claim.boot_id) == ("far", 7, 8, "boot")
     assert decode_claim(storage.objects[claim_name(1)], "c") == claim
+
+
+def test_chunks_of_a_checkpoint_that_was_passed_over_are_not_relied_on() -> None:
+    """A run that does the steps of a damaged checkpoint again comes to the same bytes, and to its chunks."""
+    vault, _ = new_vault()
+    first = claimed(vault)
+    good, damaged = save(vault, first, 10), save(vault, first, 20)
+    claim = claimed(vault, base=manifest_name(1, 10))
+    own = {chunk.hash for chunk in damaged.chunks} - {chunk.hash for chunk in good.chunks}
+    assert own <= vault.known_chunks().keys(), "the claim has no checkpoint yet, so this is the newest"
+    assert vault.known_chunks(under=claim).keys() == {chunk.hash for chunk in good.chunks}
+    newest = save(vault, claim, 30)
+    assert vault.known_chunks(under=claim).keys() == {chunk.hash for chunk in newest.chunks}

@@ -23,6 +23,8 @@ _SCHEMES = (
 # What all object stores take and no URL has to escape.
 _PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*(/[A-Za-z0-9_-][A-Za-z0-9._=-]*)*")
 
+_MISSPELT = re.compile(f"({'|'.join([*clouds.SCHEMES, 'hdfs', 'file'])}):", re.IGNORECASE)
+
 
 def open_storage(
     url: str | os.PathLike[str], *, patience: Patience | None = None, stopped: threading.Event | None = None
@@ -42,6 +44,12 @@ def open_bare(url: str | os.PathLike[str]) -> Storage:
     if "://" not in text:
         if not text:
             raise ConfigError(f"The URL of the storage is empty; it must be {_SCHEMES}.")
+        if _MISSPELT.match(text):
+            # As a path it would be a folder of that name here, and nobody would look for checkpoints there.
+            raise ConfigError(
+                f"{text} is a path that looks like a URL; it must be {_SCHEMES}. If you mean a folder of "
+                f"that name, say ./{text}."
+            )
         return Files(text)
     parts = urlsplit(text)
     if "@" in parts.netloc:

@@ -56,6 +56,8 @@ def export_safetensors(vault: Vault, manifest: Manifest, out: Path, *, everythin
         try:
             save_file(tensors, draft, metadata=about)
         except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            if "I/O error" in str(error):
+                raise OSError(str(error)) from error
             raise ConfigError(
                 f"safetensors cannot hold this checkpoint ({error}). Try --format dcp."
             ) from error
@@ -69,6 +71,7 @@ def export_dcp(vault: Vault, manifest: Manifest, out: Path, *, everything: bool 
 
     Its state dict is {"model": …}, and with `everything` also "optimizers", "extras" and "step".
     """
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import save
 
     image = manifest.image
@@ -90,7 +93,11 @@ def export_dcp(vault: Vault, manifest: Manifest, out: Path, *, everything: bool 
         with warnings.catch_warnings():
             # That there is no process group is as it should be.
             warnings.simplefilter("ignore")
-            save(state, checkpoint_id=draft, no_dist=True)
+            try:
+                save(state, checkpoint_id=draft, no_dist=True)
+            except CheckpointException as error:
+                # It is no Exception, and what happened is inside of it.
+                raise next((why for why, _ in error.failures.values()), OSError(str(error))) from None
 
     _in_one_move(out, write)
     return list(names)

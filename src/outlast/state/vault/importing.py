@@ -90,7 +90,7 @@ def read_weights(
         found = _below(_from_safetensors([source]), key, source)
     else:
         found = _from_torch(source, key)
-    return {name.removeprefix(strip): tensor for name, tensor in found.items()}
+    return _by_name(((name.removeprefix(strip), tensor) for name, tensor in found.items()), source)
 
 
 def _from_safetensors(paths: Iterable[Path]) -> dict[str, Tensor]:
@@ -147,6 +147,7 @@ def _from_dcp(folder: Path, key: str | None, allow_pickle: bool) -> dict[str, Te
             f"{folder} is a distributed checkpoint of torch, whose table of contents is a pickle: reading it "
             "runs whatever code its maker put there. If you trust where it is from, say --allow-pickle."
         )
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -166,8 +167,11 @@ def _from_dcp(folder: Path, key: str | None, allow_pickle: bool) -> dict[str, Te
             load(state, checkpoint_id=folder, no_dist=True)
     except UsageError:
         raise
-    except Exception as error:
-        raise UsageError(f"{folder} cannot be read as a distributed checkpoint: {error}") from error
+    except (Exception, CheckpointException) as error:
+        # Torch's own is no Exception, and what happened is inside of it.
+        failures = error.failures.values() if isinstance(error, CheckpointException) else ()
+        reason = next((why for why, _ in failures), error)
+        raise UsageError(f"{folder} cannot be read as a distributed checkpoint: {reason}") from error
     return {name: state[flat_name] for name, flat_name in chosen.items()}
 
 
@@ -202,7 +206,8 @@ def _only_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, Mapping):
         raise UsageError(f"{path} holds a {type(loaded).__name__} and not a state dict")
     # A module's own extra state is code's business: a fresh module has it as at its start.
-    kept = {str(name): value for name, value in loaded.items() if not str(name).endswith("_extra_state")}
+    named = ((str(name), value) for name, value in loaded.items())
+    kept = _by_name(((name, value) for name, value in named if not name.endswith("_extra_state")), path)
     strange = [name for name, value in kept.items() if not isinstance(value, Tensor)]
     if strange:
         raise UsageError(
@@ -210,6 +215,16 @@ def _only_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:
             "further inside, say where with --key."
         )
     return kept
+
+
+def _by_name(named: Iterable[tuple[str, Any]], source: Path) -> dict[str, Any]:
+    """None of them may take the place of another one unnoticed."""
+    found: dict[str, Any] = {}
+    for name, value in named:
+        if name in found:
+            raise UsageError(f"{source} has two tensors that would be called {name!r}: rename one of them")
+        found[name] = value
+    return found
 
 
 def _copies(image: Image, tensors: list[Tensor]) -> Iterator[tuple[range, memoryview]]:

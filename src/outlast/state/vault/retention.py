@@ -17,10 +17,13 @@ class Keep:
     starting over from there."""
 
     def validate(self) -> None:
-        if self.last < 1:
-            raise ConfigError(f"keep last = {self.last}: at least one checkpoint has to be kept.")
-        if self.every is not None and self.every < 1:
-            raise ConfigError(f"keep every = {self.every}: give a number of steps, at least 1.")
+        # Whoever saves in the background has nobody to tell, so it is found here: also what is no number.
+        if type(self.last) is not int or self.last < 1:
+            raise ConfigError(
+                f"keep last = {self.last!r}: at least one checkpoint has to be kept; give a whole number."
+            )
+        if self.every is not None and (type(self.every) is not int or self.every < 1):
+            raise ConfigError(f"keep every = {self.every!r}: give a whole number of steps, at least 1.")
 
 
 def kept_steps(steps: Sequence[int], keep: Keep) -> set[int]:

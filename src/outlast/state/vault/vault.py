@@ -202,16 +202,22 @@ class Vault:
             "jobs seem to write to this URL: end one of them, or give it a URL of its own."
         )
 
-    def known_chunks(self, newest: int = 1) -> dict[str, Chunk]:
+    def known_chunks(self, newest: int = 1, *, under: Claim | None = None) -> dict[str, Chunk]:
         """Chunks that need not be written again, by hash: of the newest good checkpoints on the trunk, and in
         the storage with the right size.
 
         One checkpoint by default. It is the one that the run has just loaded, and so verified, or made by
         itself, and no pruning takes it away. A chunk that merely lies there may be damaged, and relying on it
-        would damage every checkpoint to come.
+        would damage every checkpoint to come. So who works `under` a claim relies on checkpoints that were
+        made under it, and on the one that it goes on from; a newer one was passed over for some reason.
         """
         wanted: dict[str, Chunk] = {}
-        for (_, manifest), _ in zip(self.newest(), range(newest), strict=False):
+        reliable = (
+            manifest
+            for name, manifest in self.newest()
+            if under is None or manifest.claim == under.number or name == under.base
+        )
+        for manifest, _ in zip(reliable, range(newest), strict=False):
             for chunk in manifest.chunks:
                 wanted.setdefault(chunk.hash, chunk)
         stored = {s.key: s.size_bytes for s in self.storage.list(CHUNKS)} if wanted else {}
