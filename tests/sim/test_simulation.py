@@ -36,6 +36,7 @@ CAUGHT_BY = [
     30459,
     32020,
     32457,
+    33730,
     51037,
 ]
 """Seeds that have broken a promise once. Most of them show something else by now, since a world changes with

@@ -113,17 +113,20 @@ class Truth:
         self._sound.add((step, state))
 
     def _forgive(self) -> None:
-        engine = self._bent
-        if engine is None or (engine.node.up and not engine.over and engine.trainer.bent):
+        engine, document = self._bent, self._sim.store.document
+        if engine is None:
+            return
+        evicted = document is not None and not document.view.holds(engine.me.replica, engine.me.incarnation)
+        gone = evicted or engine.over or not engine.node.up
+        if engine.trainer.bent and not gone:
             return
         self._bent = None
-        document = self._sim.store.document
         # One that is evicted for something else takes along what could have been found by comparing.
         convicted = document is not None and any(
             charge.life == (engine.me.replica, engine.me.incarnation) and "differ" in charge.reason
             for charge in document.charges
         )
-        if not convicted and engine.over | (not engine.node.up):
+        if not convicted and gone:
             self._tainted.clear()
             self._spoiled.clear()
 
