@@ -138,7 +138,9 @@ def test_a_power_cut_at_any_point_of_a_save_loses_nothing_that_was_committed(
     with saving_run(2, url, "--power-cut", f"{point}@{step}", steps=100, ledgers=ledgers) as run:
         run.wait_until("nothing is left running", lambda: run.processes() == [])
     found = committed(url)
-    assert found[:1] == {"committed": [10], "restoring": []}.get(point, [5]), found
+    assert 100 not in found, "there was no power cut"
+    assert any(step >= 10 for step in found) == (point == "committed"), found
+    assert not found or point != "restoring"
     with saving_run(3, url, steps=100, pace_s=0, ledgers=ledgers) as run:
         run.finish()
         assert f"joined at {found[0] if found else 0}" in run.said("stdout")

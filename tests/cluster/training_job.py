@@ -94,7 +94,8 @@ def strike_at(place: str, *, everything: bool) -> None:
     struck = []
 
     def strike(reached: str, at: int) -> bool:
-        if (reached, at) != (point, int(step)) or struck:
+        # Which steps are saved depends on when others were compared.
+        if reached != point or at < int(step) or struck:
             return False
         struck.append(True)
         children = [pid for pid in children_of(launcher) if b"outlast.coordinator" in cmdline(pid)]
@@ -134,7 +135,9 @@ def main() -> None:
     arguments.add_argument("--ledger")
     arguments.add_argument("--workers", type=int, default=0)
     arguments.add_argument("--crash", default="")
-    arguments.add_argument("--power-cut", default="", metavar="POINT@STEP", help="everything dies there")
+    arguments.add_argument(
+        "--power-cut", default="", metavar="POINT@STEP", help="everything dies there, or later"
+    )
     arguments.add_argument("--strike-coordinator", default="", metavar="POINT@STEP", help="only that dies")
     arguments.add_argument("--checkpoints", nargs="*")
     arguments.add_argument("--every", default="auto")
