@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import outlast
 from outlast import rules
-from outlast.errors import ConfigError, LoopError, ProtocolError
+from outlast.errors import ConfigError, ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind, NodeNote, PartNote
 from outlast.protocol.tree import leaf
@@ -428,16 +428,19 @@ def test_wrong_rules_are_refused_when_joining() -> None:
     join(rules.Mean())
 
 
-def test_shards_that_the_script_leaves_out_may_become_too_many() -> None:
-    def train() -> None:
-        model = net()
-        with outlast.join(model=model, data=data(), shards=4, rule=rules.TrimmedMean(f=1)) as job:
-            for step in job.steps(1):
-                for x, y in step:
-                    step.backward(functional.cross_entropy(model(x), y), weight=0.0 if step._shard else 1.0)
-
-    with pytest.raises(LoopError, match=r"step 1.*TrimmedMean"):
-        train()
+@pytest.mark.parametrize("rule", [rules.TrimmedMean(f=1), rules.Krum(f=1)], ids=str)
+def test_where_too_few_shards_have_a_weight_the_step_changes_nothing(
+    rule: rules.Rule, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = net()
+    with outlast.join(model=model, data=data(), shards=4, rule=rule) as job:
+        for step in job.steps(2):
+            for x, y in step:
+                weight = 0.0 if step.number == 1 and step._shard > 1 else 1.0
+                step.backward(functional.cross_entropy(model(x), y), weight=weight)
+            changed = any(parameter.grad is not None for parameter in model.parameters())
+            assert changed == (step.number == 2)
+    assert f"step 1 changes nothing: only 2 of its 4 shards have a weight, and {rule} needs" in caplog.text
 
 
 def test_a_run_with_another_rule_is_refused_by_name() -> None:

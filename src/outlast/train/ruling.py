@@ -31,6 +31,7 @@ rows' values there and on nothing else, and all else is worked out cell by cell.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ from outlast.train.centre import Centre
 from outlast.train.layout import IntegerBuffer, Layout
 from outlast.train.sampling import SampleOrder
 from outlast.train.sums import from_bytes, raw_bytes
+
+log = logging.getLogger(__name__)
 
 PIECE = 1 << 18
 """Coordinates that are divided and ruled on at a time, so that no second copy of all rows is needed."""
@@ -182,6 +185,7 @@ class Ruling:
         verdict = self._verdict(round_, weights)
         if verdict.beside is None:
             # Nothing counts, so nothing changes.
+            self._tell(round_, sum(1 for weight in weights if weight))
             notes = [msgspec.structs.replace(note, weight=0.0) for note in notes]
         round_.whole = NodeNote(
             lo=0,
@@ -198,6 +202,16 @@ class Ruling:
             rows = round_.rows(bucket)
             self._apply(round_, verdict, round_.plan.replica, bucket, rows, weights, round_.record[lo:hi])
             round_.publish(bucket)
+
+    def _tell(self, round_: Round, present: int) -> None:
+        if present and not round_.left_out and round_.plan.view.chief == round_.plan.replica:
+            log.warning(
+                "step %d changes nothing: only %d of its %d shards have a weight, and %s needs more",
+                round_.step,
+                present,
+                len(round_.plan.view.shards),
+                self.rule,
+            )
 
     def rule_on(
         self, round_: Round, owner: int, bucket: int, contributions: dict[Node, Tensor], out: Tensor
@@ -232,7 +246,7 @@ class Ruling:
         count, present = len(weights), sum(1 for weight in weights if weight)
         # What was left out has no weight any more, and is among the faults that the rule withstands.
         found = len(round_.left_out)
-        if not present or (found and found > _withstands(self.rule, self._beside, present + found)):
+        if not present or found > _withstands(self.rule, self._beside, present + found):
             return _Verdict(None, None)
         beside = self._beside.plan(count, None, weights, faults_found=found, step=round_.step)
         if not self.surveys:
@@ -283,11 +297,11 @@ def _in_order(round_: Round) -> list[NodeNote]:
 
 
 def _withstands(rule: Rule, beside: Rule, voters: int) -> int:
-    """How many of so many may be wrong; none if there are too few."""
+    """How many of so many may be wrong; less than none if there are too few."""
     try:
         return min(rule.tolerates(voters), beside.tolerates(voters))
     except ConfigError:
-        return 0
+        return -1
 
 
 def _voices(weights: list[float]) -> list[float]:
