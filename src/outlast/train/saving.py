@@ -115,7 +115,7 @@ class Saving:
             changed=changed,
         )
         self._tending = Tending(tiers, settings.keep, self._thread, changed, self._commits)
-        self._occupying = Occupying(tiers.first.storage, process, self._thread)
+        self._occupying = Occupying([vault.storage for vault in tiers.vaults], process, self._thread)
         self._hurry_since: int | None = None
         self._hurry_until = 0.0
         self._last_step = NO_STEP

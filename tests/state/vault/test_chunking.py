@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.state.contents import Image, lay_out
+from outlast.state.contents import PAGE_BYTES, Image, lay_out
 from outlast.state.training import TrainingState
 from outlast.state.vault.chunking import MAX_CHUNK_BYTES, chunk_ranges, target_bytes
 
@@ -26,7 +26,7 @@ def test_chunks_cover_the_space_once_and_large_tensors_have_their_own(sizes: lis
     ranges = chunk_ranges(image)
     assert [0, *(r.stop for r in ranges)] == [*(r.start for r in ranges), image.total_bytes]
     target = target_bytes(image.total_bytes)
-    assert all(0 < len(r) <= min(1.5 * target + 64, MAX_CHUNK_BYTES) for r in ranges)
+    assert all(0 < len(r) <= min(1.5 * target + PAGE_BYTES, MAX_CHUNK_BYTES) for r in ranges)
     cuts = {r.start for r in ranges} | {image.total_bytes}
     filled = [entry for entry in image.entries if entry.size_bytes]
     ends = [*(entry.offset for entry in filled), image.total_bytes][1:]

@@ -47,6 +47,5 @@ def _parts(extent: range, target: int) -> list[range]:
     """A large tensor in parts of about the target's size, none of them a tiny rest. They are whole pages,
     which a disk reads straight to their place; see `storage/direct.py`."""
     count = max(1, round(len(extent) / target))
-    size = -(-len(extent) // count)
-    size = -(-size // PAGE_BYTES) * PAGE_BYTES
-    return [range(lo, min(lo + size, extent.stop)) for lo in range(extent.start, extent.stop, size)]
+    cuts = [extent.start + len(extent) * part // count // PAGE_BYTES * PAGE_BYTES for part in range(count)]
+    return [range(lo, hi) for lo, hi in pairwise([*cuts, extent.stop])]
