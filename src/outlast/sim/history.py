@@ -152,6 +152,11 @@ class History:
                     f"{engine.node.name} completes step {step}, but {node.name} is at {peer.core.newest}"
                 )
 
+    def _reconciles(self, replica: int) -> bool:
+        """Whether it may have been given what is void, and has not heard yet from all that it is."""
+        node = self._sim.replica_node(replica)
+        return node is not None and node.engine.core.mode is Mode.RECONCILING
+
     def stands_at(self, engine: Engine, step: int, digest: int) -> None:
         """A training thread has applied a step, or loaded the state after it."""
         life = _life(engine)
@@ -166,7 +171,7 @@ class History:
         # Learners may have what somebody began who is gone; they are about to find that it is void. What they
         # do themselves is held against the members.
         for other in (self._members() & self._pasts.keys()) - self._given_up:
-            same = self._pasts[other].fork == past.fork
+            same = self._pasts[other].fork == past.fork and not self._reconciles(other[0])
             if same and self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
                     f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "
