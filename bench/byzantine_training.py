@@ -73,10 +73,11 @@ def train(
     strengths = [0.0] * len(runs)
     for step in range(steps):
         chosen = batches[:, step]
-        momenta.lerp_(gradients(params, inputs[chosen], labels[chosen]), 1 - MOMENTUM)
+        seen, right = inputs[chosen], labels[chosen]
+        momenta.lerp_(gradients(params, seen, right), 1 - MOMENTUM)
         if attack == "label_flip":
-            wrong = attacks.flip_labels(labels[chosen], CLASSES)
-            mislabelled.lerp_(gradients(params, inputs[chosen], wrong), 1 - MOMENTUM)
+            wrong = attacks.flip_labels(right, CLASSES)
+            mislabelled.lerp_(gradients(params, seen, wrong), 1 - MOMENTUM)
         alive = momenta.isfinite().flatten(1).all(1)
         if attack in _STRENGTHENED and step % SEARCH_EVERY_STEPS == 0:
             for k in alive.nonzero().flatten().tolist():
