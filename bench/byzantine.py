@@ -11,9 +11,9 @@ rule at hand most. Here on scikit-learn's `digits` and on `mnist1d`, with a smal
 
 All trainings on a dataset and gamma have the same number of steps, and accuracy is that of the last. Each
 rule has the learning rate that serves it best under its worst attack at f = 2, on validation data and with a
-seed of its own; averaging has the one that serves it best without attack, out of the same rates. Strengths are searched anew
-every 20 steps, with 12 trials. ByzFL's rules run in their own venv, as they come, at f = 2 and gamma = 0.33,
-with the learning rates of ours.
+seed of its own; averaging has the one that serves it best without attack, out of the same rates. Strengths
+are searched anew every 20 steps, with 12 trials. ByzFL's rules run in their own venv, as they come, at f = 2
+and gamma = 0.33, with the learning rates of ours.
 
 Accuracies by rule go to standard error, and pictures of them to --pictures. All of it should take less than
 ten minutes on two idle cores; --quick is f = 2 and gamma = 0.33 only, about a third of that. Rules that are
