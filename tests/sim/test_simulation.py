@@ -38,6 +38,7 @@ CAUGHT_BY = [
     32457,
     33730,
     36821,
+    37970,
     51037,
 ]
 """Seeds that have broken a promise once. Most of them show something else by now, since a world changes with

@@ -216,7 +216,7 @@ class Simulation:
             faults.step_in()
             if self._finished():
                 return self.world.now - quiet_since
-            moves = self._all_moved(before) and self._saves_move(quiet_since) and self.truth.nobody_is_bent()
+            moves = self._all_moved(before) and self._saves_move(quiet_since) and self.truth.all_is_found()
             if self.last_step == ENDLESS and self._all_back() and moves:
                 return self.world.now - quiet_since
         back = "everybody is back" if self.last_step == ENDLESS else "the job has ended"

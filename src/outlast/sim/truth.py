@@ -194,5 +194,11 @@ class Truth:
         state, _ = trainer.copies.get(trainer.applied, (trainer.digest, False))
         require(self.is_clean(state), f"{engine.node.name} ends with a tainted state")
 
+    def all_is_found(self) -> bool:
+        """Nobody is bent; but one that trains alone has nobody who could tell it."""
+        return not any(
+            node.engine.trainer.bent and len(node.engine.view.members) > 1 for node in self._sim.replicas()
+        )
+
     def nobody_is_bent(self) -> bool:
         return not any(node.engine.trainer.bent for node in self._sim.replicas())
