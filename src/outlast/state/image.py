@@ -9,7 +9,6 @@ tensors are views into it.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from torch import Tensor
 from outlast.errors import ConfigError, ProtocolError
 from outlast.state.contents import PIECE_BYTES, Entry, Image, lay_out, pieces
 from outlast.state.dtypes import DTYPES
+from outlast.state.large_pages import prefer_large_pages
 
 LARGE_PAGES_FROM_BYTES = 4 << 20
 
@@ -177,8 +177,6 @@ def fresh_memory(size_bytes: int) -> mmap.mmap:
             f"The training state has {size_bytes / 2**30:.1f} GiB, and this machine cannot give as much "
             f"memory ({error}). Replicas need room for the state twice while they join."
         ) from error
-    # Asking for every 4 KiB by itself takes several times as long as filling them does.
-    if size_bytes >= LARGE_PAGES_FROM_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    if size_bytes >= LARGE_PAGES_FROM_BYTES:
+        prefer_large_pages(memory)
     return memory

@@ -9,11 +9,11 @@ The same goes for reading: a checkpoint is read once, and the system reads a sma
 Asked for all of it at once, straight into its place, the disk answers sooner and the CPU has less to do.
 
 It can only where memory and file are aligned to pages. What is not, the rest of a page at the end, goes the
-usual way; what is to be read to a place that is not aligned goes through a piece of memory that is. What does
+usual way; what is to be read to a place that is not aligned goes through a piece of memory that is, in large
+pages (see `large_pages.py`). What does
 not support it at all says so at once, and is written and read the usual way, too.
 """
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -21,6 +21,8 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
+
+from outlast.state.large_pages import prefer_large_pages
 
 WORTH_IT_BYTES = 256 << 10
 """Smaller ones take longer to wait for than to copy."""
@@ -84,9 +86,7 @@ def _memory_aside() -> memoryview:
     memory: memoryview | None = getattr(_this_thread, "memory", None)
     if memory is None:
         space = mmap.mmap(-1, ASIDE_BYTES + LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):
-                space.madvise(mmap.MADV_HUGEPAGE)
+        prefer_large_pages(space)
         begin = -ctypes.addressof(ctypes.c_char.from_buffer(space)) % LARGE_PAGE_BYTES
         memory = _this_thread.memory = memoryview(space)[begin : begin + ASIDE_BYTES]
     return memory

@@ -44,8 +44,8 @@ def target_bytes(total_bytes: int) -> int:
 
 
 def _parts(extent: range, target: int) -> list[range]:
-    """A large tensor in parts of about the target's size, none of them a tiny rest. They are whole pages,
-    which a disk reads straight to their place; see `storage/direct.py`."""
+    """A large tensor in parts of about the target's size, none of them a tiny rest. All but the
+    last are whole pages, which a disk reads straight to their place; see `storage/direct.py`."""
     count = max(1, round(len(extent) / target))
     cuts = [extent.start + len(extent) * part // count // PAGE_BYTES * PAGE_BYTES for part in range(count)]
     return [range(lo, hi) for lo, hi in pairwise([*cuts, extent.stop])]
