@@ -65,6 +65,16 @@ def test_an_agent_dies_with_its_replicas_and_another_is_told_to_leave() -> None:
         assert run.said("stdout").count("HASH") == 2
 
 
+def test_a_word_that_is_lost_is_said_again_in_another_view() -> None:
+    """That cannot happen, as far as we know. The run goes on all the same."""
+    with TrainingRun(3, "--lose", "30:1", steps=60, options=("--detect-within", "0.5")) as run:
+        run.wait_for_step(40)
+        run.finish()
+        assert "LOST the part of step 30" in run.said("stdout")
+        assert "have waited for each other" in run.said("stderr")
+        assert run.said("stdout").count("HASH") == 3
+
+
 def test_below_the_least_number_of_replicas_the_job_waits() -> None:
     with TrainingRun(3, options=("--min-replicas", "2")) as run:
         run.wait_for_all()

@@ -13,6 +13,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,13 @@ from torch import Tensor, nn
 import outlast
 from outlast import crashpoints, rules
 from outlast.kinship import children_of
+from outlast.mesh.frames import Header
+from outlast.mesh.kinds import Kind
 from outlast.mesh.round import Round
+from outlast.protocol.views import Member
 from outlast.state.digest import state_digest
 from outlast.testing.crash import crash_by_plan
+from outlast.train.post import Post
 from outlast.wire.handover import handover
 from outlast.wire.rundir import RunDirectory
 
@@ -121,6 +126,23 @@ def lie_at(step: int, replica: int, bit: int = 0) -> None:
     Round.publish = lie  # type: ignore[method-assign]
 
 
+def lose_at(step: int, replica: int) -> None:
+    """Once, a word of this replica to its peers is lost, though nothing is wrong with the connection."""
+    send = Post.send
+    lost: list[int] = []
+
+    def lose(post: Post, peer: Member, header: Header, *rest: Any, **more: Any) -> None:
+        given = handover()
+        late = header.kind == Kind.PART and header.step >= step
+        if given is not None and given.replica == replica and late and not lost:
+            lost.append(header.step)
+            print(f"LOST the part of step {header.step}", flush=True)
+            return
+        send(post, peer, header, *rest, **more)
+
+    Post.send = lose  # type: ignore[method-assign]
+
+
 def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
@@ -148,6 +170,9 @@ def main() -> None:
     arguments.add_argument(
         "--lies", default="", metavar="STEP:REPLICA[:BIT]", help="it flips a bit of its sum there"
     )
+    arguments.add_argument(
+        "--lose", default="", metavar="STEP:REPLICA", help="a word of this replica is lost there"
+    )
     arguments.add_argument("--bad-sample", type=int, default=-1, help="one that makes NaN for everybody")
     arguments.add_argument("--verify", default="auto")
     arguments.add_argument("--flip", nargs="*", default=[], metavar="REPLICA@STEP:WHAT")
@@ -164,6 +189,8 @@ def main() -> None:
         sickness[replica] = [first, count]
     if options.lies:
         lie_at(*map(int, options.lies.split(":")))
+    if options.lose:
+        lose_at(*map(int, options.lose.split(":")))
     fail_step, _, fail_replica = options.fail.partition(":")
     paced = options.pace > 0
     flips = {}

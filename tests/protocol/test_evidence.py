@@ -466,3 +466,42 @@ def test_an_exit_in_order_is_planned_and_any_other_is_not() -> None:
         departure = Departure(replica=1, process=FIRST, how="has finished", finished=True, in_order=in_order)
         evidence.note_beat("agent-1", beat(1, 1, departure), 0.0)
         assert evidence.change(trained(), TIMING.settle_s).removals[1].planned is in_order
+
+
+def wait_together(evidence: Evidence, replicas: tuple[int, ...], until: float) -> None:
+    """All wait after step 7, since the beginning."""
+    for n in range(round(until / TIMING.beat_every_s) + 1):
+        now = n * TIMING.beat_every_s
+        for replica in replicas:
+            pulse = Pulse(
+                replica=replica,
+                process=FIRST,
+                incarnation=1,
+                view=1,
+                step=7,
+                phase=Phase.WAITING,
+                quiet_s=now,
+                pace_s=0.1,
+            )
+            beat_ = Beat(agent=f"agent-{replica}", boot=1, number=n + 1, pulses=(pulse,))
+            evidence.note_beat(f"agent-{replica}", beat_, now)
+            evidence.note_report(Report(replica=replica, incarnation=1, view=1), now)
+
+
+def test_where_all_wait_for_each_other_the_view_is_renewed_and_nobody_is_suspected() -> None:
+    evidence, membership = Evidence(TIMING, now=0.0), trained()
+    late = TIMING.standstill_s + 2.0
+    wait_together(evidence, (0, 1, 2), late)
+    change = evidence.change(membership, late)
+    assert change.removals == {}
+    renewed = plan(membership, change).view
+    assert renewed.members == membership.view.members
+    assert renewed.number == renewed.planned_since == membership.view.number + 1, "it interrupts"
+    assert "waited for each other" in renewed.cause
+
+
+def test_where_one_is_not_seen_the_others_may_wait_for_it() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    late = TIMING.standstill_s + 2.0
+    wait_together(evidence, (0, 1), late)
+    assert not evidence.change(trained(), late).standstill

@@ -8,10 +8,11 @@ from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publis
 from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
-from outlast.protocol.messages import ViewNews
+from outlast.protocol.messages import Pulse, ViewNews
 from outlast.protocol.recomputing import Recomputing
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
+from outlast.protocol.standstill import Standstill
 from outlast.protocol.step_words import (
     NO_FORK,
     EndReached,
@@ -114,6 +115,26 @@ class NewLeaderSuspectsAtOnce(CoordinatorCore):
         actions = super()._office_changed(now)
         if self.evidence is not None:
             self.evidence = _Rash(self._timing, now)
+        return actions
+
+
+class _Endless(Standstill):
+    def found(self, pulses: list[Pulse], view: View) -> str:
+        return ""
+
+
+class _Patient(Evidence):
+    def __init__(self, timing: Timing, now: float) -> None:
+        super().__init__(timing, now)
+        self._standstill = _Endless(timing)
+
+
+class StandstillsLast(CoordinatorCore):
+    """Waits with those who wait for each other."""
+
+    def _office_changed(self, now: float) -> list[Action]:
+        actions = super()._office_changed(now)
+        self.evidence = self.evidence and _Patient(self._timing, now)
         return actions
 
 
@@ -437,6 +458,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     ),
     "an end without a comparison": (Cast(steps=EndsUnverified), "ends with a tainted state"),
     "the wrong one of two accused": (believing(verifying=AccusesTheLowest), "of what replica"),
+    "a standstill that is left alone": (believing(coordinator=StandstillsLast), "is back|has ended"),
     "no reconciliation": (Cast(steps=NobodyAsked), "again, though|hangs at step|is back|has ended"),
 }
 """Each mistake with the cast that makes it and what the checker has to say to it."""

@@ -6,5 +6,5 @@ carries out. The same classes run in production, behind thin adapters, and in th
 Read them in this order: `views` (the vocabulary), `messages` (what is said), `timing` (one knob),
 `roster` (what a change does to the membership), `election` and `coordinator` (who decides, and when),
 `member` and `supervision` (how replicas and agents obey), `detector`, `hang` and `complaints` (who is
-suspected), `tree` and `assignment` (who computes what).
+suspected), `standstill` (when nobody is), `tree` and `assignment` (who computes what).
 """

@@ -19,6 +19,7 @@ from outlast.protocol.detector import BeatHistory
 from outlast.protocol.hang import hung
 from outlast.protocol.messages import Beat, Departure, GaveUp, Message, Phase, Pulse, Register, Report
 from outlast.protocol.roster import Change, Removal
+from outlast.protocol.standstill import Standstill
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import Membership, Seat, ShardFailure, Standing, View, boot_of
 
@@ -50,6 +51,7 @@ class Evidence:
         self._departed_at: dict[int, float] = {}
         self._gave_up: GaveUp | None = None
         self._complaints = Complaints(timing.complaint_holds_s, timing.complaint_counts_after_s)
+        self._standstill = Standstill(timing)
         self._forming_since: float | None = None
         self._took_office_at = now
         self._heard_at = now
@@ -233,7 +235,14 @@ class Evidence:
             if self._watched(membership, seat) and pulse.stopped_s >= self._timing.stopped_for_s:
                 self._doubt(change, seat, f"replica {seat.replica} is stopped")
         lives = [seat.replica for seat in membership.seats.values() if membership.counts_on(seat)]
-        for pulse in self._stuck(membership, pulses, now):
+        counted = self._counted(membership, pulses, now)
+        all_seen = self._all_seen(membership, counted, now)
+        in_force = _in_force(membership.view, counted)
+        # Nobody waits for a learner before a view that makes it a member is in force somewhere.
+        working = [p for p in counted if membership.seats[p.replica].member_since <= in_force]
+        if all_seen:
+            change.standstill = self._standstill.found(working, membership.view)
+        for pulse in self._stuck(membership, working, now, all_seen=all_seen):
             if pulse.phase is Phase.WAITING and self._complaints.concern(pulse.replica, lives):
                 # It waits in the past because what it lacks was lost on the way: that is judged below.
                 continue
@@ -260,23 +269,26 @@ class Evidence:
         """One that is leaving is watched as long as others count on it."""
         return seat.present or membership.counts_on(seat)
 
-    def _stuck(self, membership: Membership, pulses: list[Pulse], now: float) -> list[Pulse]:
+    def _counted(self, membership: Membership, pulses: list[Pulse], now: float) -> list[Pulse]:
+        """Those of members, as far as they may wait for each other."""
         view = membership.view
         if view.paused and (not view.planned or membership.active == view.number):
             # All hold still, each where the pause has found it, so nobody keeps anybody waiting.
             self._paused_at = now
             return []
-        counted = [
+        return [
             # Nor does the time of a pause count afterwards.
             msgspec.structs.replace(p, quiet_s=min(p.quiet_s, now - self._paused_at))
             for p in pulses
             if membership.counts_on(membership.seats[p.replica])
         ]
-        in_force = _in_force(membership.view, counted)
+
+    def _stuck(
+        self, membership: Membership, working: list[Pulse], now: float, *, all_seen: bool
+    ) -> list[Pulse]:
         stuck = hung(
-            # Nobody waits for a learner before a view that makes it a member is in force somewhere.
-            [p for p in counted if membership.seats[p.replica].member_since <= in_force],
-            all_seen=self._all_seen(membership, counted, now),
+            working,
+            all_seen=all_seen,
             view=membership.view.planned_since,
             window_s=self._timing.detect_within_s,
             cold_s=self._timing.cold_within_s,

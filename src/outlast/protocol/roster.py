@@ -93,12 +93,14 @@ class Change:
     """Member → the checkpoint that it wants to commit."""
     charges: list[Charge] = field(default_factory=list)
     """What the members hold against some of them; the guilty are among the removals."""
+    standstill: str = ""
+    """Why the members have to begin their step again, though none of them is at fault."""
 
     @property
     def moves(self) -> bool:
         """Whether there is more here than adoptions."""
         told = self.arrivals or self.removals or self.ready or self.failures or self.charges
-        return bool(told) or self.form_now or self.gave_up is not None
+        return bool(told or self.standstill) or self.form_now or self.gave_up is not None
 
 
 def plan(membership: Membership, change: Change) -> Membership:
@@ -111,6 +113,7 @@ def plan(membership: Membership, change: Change) -> Membership:
         return membership
     draft = _Draft(membership)
     draft.answer(change.charges)
+    draft.renew(change.standstill)
     draft.remove_proven(change.removals)
     draft.admit(change.arrivals)
     draft.remove_doubted(change.removals)
@@ -187,6 +190,12 @@ class _Draft:
         self.interrupts |= bool(charges)
         self.causes += [f"step {charge.step}: {charge.reason}" for charge in charges if charge.replica < 0]
         self.charges = (*self.charges, *charges)[-CHARGES_KEPT:]
+
+    def renew(self, standstill: str) -> None:
+        """The same members, in a new view."""
+        if standstill:
+            self.interrupts = True
+            self.causes.append(standstill)
 
     def remove_proven(self, removals: dict[int, Removal]) -> None:
         for replica, removal in sorted(removals.items()):

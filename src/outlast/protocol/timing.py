@@ -74,6 +74,11 @@ class Timing:
         return self.detect_within_s / 2
 
     @property
+    def standstill_s(self) -> float:
+        """So long, and some steps more, all members may wait for each other."""
+        return self.detect_within_s * 10
+
+    @property
     def trust_for_s(self) -> float:
         """A new or stalled leader suspects nobody for this long: one full window."""
         return self.detect_within_s

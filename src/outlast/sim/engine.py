@@ -285,6 +285,9 @@ class Engine:
         peer = self.node.sim.replica_node(to.replica)
         me, moves = self.me, isinstance(body, words.Holding) and not body.running
         frame = member.Frame(me.replica, me.incarnation, self.view.number, body, payload, moves)
+        lost = self.node.sim.on_word
+        if lost is not None and isinstance(body, words.Body) and lost(self, to, body):
+            return
         sent = peer is not None and self.node.sim.mesh.send(
             self.node, peer, peer.receive_frame, to.incarnation, frame
         )

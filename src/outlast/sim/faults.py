@@ -9,10 +9,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from outlast.protocol.step_words import Body
+from outlast.protocol.views import Member
 from outlast.sim.nodes import ANY_PROCESS, AgentNode
 from outlast.sim.replica import ReplicaNode
 
 if TYPE_CHECKING:
+    from outlast.sim.engine import Engine
     from outlast.sim.simulation import Simulation
 
 
@@ -49,6 +52,7 @@ class Faults:
             self._kinds += [self._compute_wrongly] * 3
         # Drawn apart, so that runs without it are what they were before there was such a thing.
         self._apart = random.Random(f"claims-{sim.world.seed}")
+        self._swallows = random.Random(f"words-{sim.world.seed}")
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -59,6 +63,8 @@ class Faults:
             at += chance.expovariate(1 / mean_gap)
         if not self._sim.calm and self._apart.random() < 0.3:
             self._sim.world.after(self._apart.uniform(0.0, until_s), None, self._lie_in_wait_for_a_claim)
+        if not self._sim.calm and self._swallows.random() < 0.1:
+            self._sim.world.after(self._swallows.uniform(0.0, until_s), None, self._swallow_a_word)
 
     def end(self) -> None:
         """Everything heals; what is dead comes back."""
@@ -68,7 +74,7 @@ class Faults:
         sim.store.slow_until = 0.0
         for replica in sim.replicas():
             replica.wrong_until = min(replica.wrong_until, sim.world.now)
-        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = None
+        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = sim.on_word = None
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
         self.step_in()
@@ -182,6 +188,24 @@ class Faults:
             self._sim.world.after(self._apart.uniform(0.0, 1.5), None, self._strike, node)
         if self._apart.random() < 0.3:
             self._sim.on_claim = None
+
+    def _swallow_a_word(self) -> None:
+        """What should not happen: one of the next words between members is lost, and nobody sees it."""
+        spared = self._swallows.randrange(40)
+
+        def swallow(sender: Engine, to: Member, body: Body) -> bool:
+            nonlocal spared
+            spared -= 1
+            if spared >= 0:
+                return False
+            self._sim.on_word = None
+            self._touch(sender.node, 1e9, f"says {body}, and it is lost")
+            receiver = self._sim.replica_node(to.replica)
+            if receiver is not None:
+                self._touch(receiver, 1e9, "does not hear it")
+            return True
+
+        self._sim.on_word = swallow
 
     def _strike(self, node: ReplicaNode) -> None:
         if node.up:

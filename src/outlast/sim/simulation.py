@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from outlast.protocol import step_words as words
 from outlast.protocol.coordinator import CoordinatorCore
 from outlast.protocol.member import MemberCore
 from outlast.protocol.saving import SaveCore
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.verifying import Verifying
-from outlast.protocol.views import JobSpec, Seat, View, barred
+from outlast.protocol.views import JobSpec, Member, Seat, View, barred
 from outlast.sim.checkers import Checkers, Violation
 from outlast.sim.doubts import Doubts, Misfortune
 from outlast.sim.engine import Engine
@@ -121,6 +122,8 @@ class Simulation:
         self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
         self.on_manifest_sent: Callable[[], None] | None = None
         self.on_claim: Callable[[ReplicaNode], None] | None = None
+        self.on_word: Callable[[Engine, Member, words.Body], bool] | None = None
+        """Whether a word between members is lost on its way, which should not happen."""
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
 

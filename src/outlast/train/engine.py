@@ -356,7 +356,8 @@ class Engine:
                 return found
             if not waiting:
                 # Looking for work may have brought about some, such as the save of the last state.
-                self.conduct.enter(Phase.WAITING)
+                # What is left to do in the end is nobody's wait: the last save.
+                self.conduct.enter(Phase.ASIDE if self.conduct.all_done else Phase.WAITING)
                 waiting = True
                 continue
             if self._giving.idle:
