@@ -70,7 +70,7 @@ def test_a_loss_that_is_detached(bench: Bench) -> None:
         bench.train(lambda step, x: step.backward(bench.loss(x).detach()))
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), 1e200])
 def test_a_weight_that_is_none(bench: Bench, weight: float) -> None:
     with refused("weight = "):
         bench.train(lambda step, x: step.backward(bench.loss(x), weight=weight))
@@ -280,6 +280,11 @@ def test_state_under_a_name_of_outlasts_own(bench: Bench) -> None:
         ({"shards": -3}, "shards = -3"),
         ({"shards": 2, "micro_batch": 2}, "either shards or micro_batch"),
         ({"micro_batch": 0}, "micro_batch = 0"),
+        ({"shards": "4"}, "shards = '4'"),
+        ({"shards": 4.0}, "shards = 4.0"),
+        ({"micro_batch": True}, "micro_batch = True"),
+        ({"state": [1]}, "state is a list"),
+        ({"checkpoints": "somewhere", "every": 100.0}, "every = 100.0"),
         ({"micro_batch": 4, "data": None}, "needs data"),
         ({"ledger": "somewhere", "data": None}, "without data"),
         ({"ledger": "/dev/null/ledgers"}, "ledger = '/dev/null/ledgers'"),

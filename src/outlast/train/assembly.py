@@ -271,6 +271,11 @@ def assemble(
 ) -> Parts:
     if data is not None and not isinstance(data, Data):
         raise ConfigError(f"data is a {type(data).__name__}: wrap the dataset itself, in outlast.Data.")
+    if not isinstance(state, Mapping):
+        raise ConfigError(
+            f"state is a {type(state).__name__}: give a dict, with a name for everything in it, such as "
+            '{"schedule": schedule}.'
+        )
     given = handover()
     run = RunDirectory(given.run) if given is not None else None
     wish = _shards_wished(shards, micro_batch, data)
@@ -427,6 +432,9 @@ def _shards_wished(shards: int | None, micro_batch: int | None, data: Data | Non
     """How many shards the script asks for; 0 if it leaves that to the job."""
     if shards is not None and micro_batch is not None:
         raise ConfigError("Give outlast.join either shards or micro_batch: each decides the other.")
+    for name, value in (("shards", shards), ("micro_batch", micro_batch)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ConfigError(f"{name} = {value!r}: give a whole number, or leave it out.")
     if micro_batch is not None:
         if data is None or micro_batch < 1:
             raise ConfigError(f"micro_batch = {micro_batch} needs data, and at least one sample in a shard.")

@@ -31,7 +31,7 @@ FORGET = 0.5
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
-Every = str | int | float
+Every = str | int
 
 
 class Cadence:
@@ -103,22 +103,19 @@ def _parsed(every: Every) -> tuple[int, float]:
         f"every = {every!r}: say how often to save as a number of steps (every=500), as a duration "
         "(every='90s', '10m', '1h'), or leave it to Outlast (every='auto')."
     )
-    if isinstance(every, bool) or not isinstance(every, str | int | float):
+    if isinstance(every, bool) or not isinstance(every, str | int):
         raise wrong
     if isinstance(every, int):
         if every < 1:
             raise wrong
         return every, 0.0
-    if isinstance(every, str):
-        if every == AUTO:
-            return 0, 0.0
-        number = every.rstrip("smhin")
-        try:
-            seconds = float(number) * _UNITS_S[every[len(number) :]]
-        except (ValueError, KeyError):
-            raise wrong from None
-    else:
-        seconds = every
+    if every == AUTO:
+        return 0, 0.0
+    number = every.rstrip("smhin")
+    try:
+        seconds = float(number) * _UNITS_S[every[len(number) :]]
+    except (ValueError, KeyError):
+        raise wrong from None
     if not 0 < seconds < math.inf:
         raise wrong
     return 0, seconds

@@ -365,7 +365,7 @@ def join(
             model=model,
             optimizer=optimizer,
             data=data,
-            state=state or {},
+            state=state if state is not None else {},
             shards=shards,
             micro_batch=micro_batch,
             rule=rule,

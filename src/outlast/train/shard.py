@@ -12,8 +12,6 @@ is all that may suffer:
   *spoilt* and must be computed again (its siblings are intact), this time without going ahead of things.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -21,6 +19,9 @@ from outlast.errors import ConfigError
 from outlast.protocol.tree import Node
 from outlast.train.layout import Layout
 from outlast.train.sums import NodeSum, OnBucket
+
+WEIGHT_MOST = 1e12
+"""More than there are tokens; the squares of what is multiplied by it are still numbers."""
 
 
 class Expectation:
@@ -125,11 +126,12 @@ class OpenShard:
                 "losses a weight (they add up), or none (the number of samples counts, once)."
             )
         value = float(self.samples if weight is None else weight)
-        if not math.isfinite(value) or value < 0 or (value == 0 and not explicit):
+        if not 0 <= value <= WEIGHT_MOST or (value == 0 and not explicit):
             what = "weight" if explicit else "samples"
             raise ConfigError(
-                f"{what} = {value} in shard {self.shard}: a loss counts by a finite, positive number, such "
-                "as that of the tokens it is the mean of. A weight of 0 leaves the loss out."
+                f"{what} = {value} in shard {self.shard}: a loss counts by a positive number up to "
+                f"{WEIGHT_MOST:.0e}, such as that of the tokens it is the mean of. A weight of 0 leaves the "
+                "loss out."
             )
         if explicit:
             self.weight += value
