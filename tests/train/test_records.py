@@ -11,6 +11,7 @@ from outlast.mesh.kinds import SHARES, Kind, RecordNote, Way
 from outlast.train.flats import FlatPool
 from outlast.train.records import INBOX_MOST, Inbox, Record, share_bounds
 
+SENDER = 1
 NOTE = RecordNote(weight=4.0, loss=2.0, mask=b"\x05", integers={}, view=3, shards=(0, 1))
 
 
@@ -27,16 +28,18 @@ def head(record: Record, index: int, way: Way = Way.STABLE, view: int = 3) -> He
     )
 
 
-def give(inbox: Inbox, record: Record, index: int, way: Way = Way.STABLE, view: int = 3) -> Record | None:
-    slot = inbox.slot(head(record, index, way, view))
+def give(
+    inbox: Inbox, record: Record, index: int, way: Way = Way.STABLE, view: int = 3, sender: int = SENDER
+) -> Record | None:
+    slot = inbox.slot(sender, head(record, index, way, view))
     if slot is None:
         return None
     slot[:] = record.share(index)
-    return inbox.arrived(head(record, index, way, view), None)
+    return inbox.arrived(sender, head(record, index, way, view), None)
 
 
 def give_note(inbox: Inbox, record: Record, way: Way = Way.STABLE, view: int = 3) -> Record | None:
-    return inbox.arrived(head(record, 0, way, view), record.note)
+    return inbox.arrived(SENDER, head(record, 0, way, view), record.note)
 
 
 @pytest.mark.parametrize("size", [1, 5, 15, 16, 17, 100, 1001])
@@ -73,7 +76,7 @@ def test_a_share_that_is_there_is_not_received_again() -> None:
     record, _ = record_of(7)
     inbox = Inbox(FlatPool(100, torch.float32))
     give(inbox, record, 3)
-    assert inbox.slot(head(record, 3)) is None
+    assert inbox.slot(SENDER, head(record, 3)) is None
 
 
 def test_a_stable_record_may_come_in_pieces_from_several_views() -> None:
@@ -99,21 +102,72 @@ def test_any_other_record_counts_in_its_view_only(way: Way) -> None:
     assert give(inbox, record, SHARES - 1, way, view=3) is None, "what came before is void"
 
 
+def test_a_share_that_was_under_way_when_its_record_became_void_counts_for_nothing() -> None:
+    """Its bytes are in the memory of the old record, whatever has begun since."""
+    old, new = record_of(7)[0], record_of(8)[0]
+    new.step = 7
+    inbox = Inbox(FlatPool(100, torch.float32))
+    late = inbox.slot(SENDER, head(old, 3))
+    assert late is not None
+    inbox.clear()
+    give_note(inbox, new)
+    for index in range(SHARES):
+        if index != 3:
+            assert give(inbox, new, index, sender=2) is None
+    late[:] = old.share(3)
+    assert inbox.arrived(SENDER, head(old, 3), None) is None
+    found = give(inbox, new, 3, sender=2)
+    assert found is not None and torch.equal(found.vector, new.vector)
+
+
+def test_a_share_that_two_are_sending_is_there_with_the_first_and_nobody_is_overwritten() -> None:
+    record, _ = record_of(7)
+    pool = FlatPool(100, torch.float32)
+    inbox = Inbox(pool)
+    give_note(inbox, record)
+    for index in range(1, SHARES):
+        give(inbox, record, index)
+    slow, quick = inbox.slot(1, head(record, 0)), inbox.slot(2, head(record, 0))
+    assert slow is not None and quick is not None
+    quick[:] = record.share(0)
+    found = inbox.arrived(2, head(record, 0), None)
+    assert found is not None and torch.equal(found.vector, record.vector)
+    # It is applied, and its vector used for something else, while the other one is still sending.
+    del found
+    gc.collect()
+    other = pool.take().zero_()
+    slow[:] = record.share(0)
+    assert inbox.arrived(1, head(record, 0), None) is None
+    assert not other.any()
+
+
+def test_a_share_that_came_aside_is_put_into_its_place() -> None:
+    record, _ = record_of(7)
+    inbox = Inbox(FlatPool(100, torch.float32))
+    give_note(inbox, record)
+    first, second = inbox.slot(1, head(record, 0)), inbox.slot(2, head(record, 0))
+    assert first is not None and second is not None
+    second[:] = record.share(0)
+    inbox.arrived(2, head(record, 0), None)
+    found = [give(inbox, record, index) for index in range(1, SHARES)][-1]
+    assert found is not None and torch.equal(found.vector, record.vector)
+
+
 def test_a_share_of_the_wrong_size_or_number_is_refused() -> None:
     record, _ = record_of(7)
     inbox = Inbox(FlatPool(100, torch.float32))
     for wrong in (head(record, 3)._replace(size=1), head(record, 3)._replace(lo=SHARES)):
         with pytest.raises(ProtocolError, match="step 7 has a wrong size"):
-            inbox.slot(wrong)
+            inbox.slot(SENDER, wrong)
 
 
 def test_there_is_an_end_to_what_an_inbox_holds() -> None:
     inbox = Inbox(FlatPool(16, torch.float32))
     for step in range(INBOX_MOST + 5):
-        slot = inbox.slot(Header(Kind.SHARE, flags=Way.STABLE, step=step, lo=0, size=4))
+        slot = inbox.slot(SENDER, Header(Kind.SHARE, flags=Way.STABLE, step=step, lo=0, size=4))
         assert (slot is None) == (step >= INBOX_MOST)
     inbox.drop_after(9)
-    assert inbox.slot(Header(Kind.SHARE, flags=Way.STABLE, step=INBOX_MOST, lo=0, size=4)) is not None
+    assert inbox.slot(SENDER, Header(Kind.SHARE, flags=Way.STABLE, step=INBOX_MOST, lo=0, size=4)) is not None
 
 
 def test_a_vector_is_free_when_the_last_reference_to_its_record_is_gone() -> None:

@@ -78,7 +78,7 @@ class Reception:
                 case Kind.SCATTER | Kind.RESULT:
                     return self._exchange.destination(sender, header)
                 case Kind.SHARE:
-                    return self._supply.slot(header) if self._wants(header) else None
+                    return self._supply.slot(sender.replica, header) if self._wants(header) else None
                 case Kind.PIECE:
                     return self._supply.arrival.slot(header)
                 case Kind.CHUNK:
@@ -106,9 +106,11 @@ class Reception:
             self._lost(peer)
 
     def _wants(self, header: Header) -> bool:
-        return self._supply.wants(
-            header, self._participant.member.view.number, self._participant.steps.newest
-        )
+        """Whether this part of a record is needed. What members went back behind may still be on its way,
+        and must not be mixed with what they have done instead."""
+        steps = self._participant.steps
+        void = header.flags == Way.STABLE and steps.undone(header.step, header.view)
+        return not void and self._supply.wants(header, self._participant.member.view.number, steps.newest)
 
     def _arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
         match header.kind:
@@ -155,6 +157,8 @@ class Reception:
             case Kind.NOTE | Kind.SHARE:
                 if payload is not None and self._wants(header):
                     self._record(sender, header, payload, now)
+                elif header.kind == Kind.NOTE and self._needs_no_record(header):
+                    self._frame(sender, header, Handed(header.step))
             case Kind.FEED_FROM:
                 self._supply.fed_again(header.view, header.offset)
                 self._act(self._participant.fed_from(header.view, header.step, header.offset, now))
@@ -179,6 +183,11 @@ class Reception:
             case Kind.LOADED:
                 self._act(self._participant.learner_loaded(sender, now))
 
+    def _needs_no_record(self, header: Header) -> bool:
+        """Whether a record is handed to this replica that it has already. That it is handed is news."""
+        present = header.view == self._participant.member.view.number
+        return header.flags == Way.HANDED and present and header.step <= self._participant.steps.newest
+
     def _may_need(self, view: int) -> bool:
         """Whether this replica has no state, or may turn out to have none when all have spoken in this
         view."""
@@ -192,7 +201,7 @@ class Reception:
             self._wake()
 
     def _record(self, sender: Member, header: Header, payload: memoryview, now: float) -> None:
-        record = self._supply.came(header, payload)
+        record = self._supply.came(sender.replica, header, payload)
         if record is None:
             return
         match header.flags:

@@ -20,6 +20,9 @@ class Supply:
     def __init__(self, vectors: FlatPool) -> None:
         self._inbox = Inbox(vectors)
         self._offered: dict[int, Record] = {}
+        """Stable ones."""
+        self._given: dict[int, Record] = {}
+        """Those that count in the present view."""
         self._fed_in = 0
         self.arrival = Arrival()
         self.gathering: Gathering | None = None
@@ -30,8 +33,7 @@ class Supply:
 
     def clear(self) -> None:
         """A new life begins: nothing that was given to the old one counts."""
-        self._inbox.clear()
-        self._offered.clear()
+        self._forget_records()
         self._fed_in = 0
         self.arrival = Arrival()
         self._begun_at = self._heard_at = time.monotonic()
@@ -42,6 +44,7 @@ class Supply:
         if self.gathering is not None:
             self.gathering.over = True
         self._inbox.keep_stable()
+        self._given.clear()
         self._heard_at = time.monotonic()
 
     def heard(self, now: float) -> None:
@@ -65,29 +68,37 @@ class Supply:
     def go_back(self, view: int) -> None:
         """Members have gone back in this view: what was given before is of a branch that they have left, or
         older."""
-        self._inbox.clear()
-        self._offered.clear()
+        self._forget_records()
         if self.arrival.view < view:
             self.arrival = Arrival()
         self._begun_at = self._heard_at = time.monotonic()
 
+    def _forget_records(self) -> None:
+        self._inbox.clear()
+        self._offered.clear()
+        self._given.clear()
+
     def take(self, step: int) -> Record | None:
         """The record of a step, if it was given."""
-        return self._offered.pop(step, None)
+        stable, given = self._offered.pop(step, None), self._given.pop(step, None)
+        return given or stable
 
     def wants(self, header: Header, view: int, newest: int) -> bool:
         fits = header.flags == Way.STABLE or header.view == view
-        return fits and header.step > newest and header.step not in self._offered
+        return fits and header.step > newest and header.step not in self._kept(header)
 
-    def slot(self, header: Header) -> memoryview | None:
-        return self._inbox.slot(header)
+    def _kept(self, header: Header) -> dict[int, Record]:
+        return self._offered if header.flags == Way.STABLE else self._given
 
-    def came(self, header: Header, payload: memoryview) -> Record | None:
+    def slot(self, sender: int, header: Header) -> memoryview | None:
+        return self._inbox.slot(sender, header)
+
+    def came(self, sender: int, header: Header, payload: memoryview) -> Record | None:
         """A part of a record has come; the record, if it was the last part."""
         note = decode(RECORD, payload) if header.kind == Kind.NOTE else None
-        record = self._inbox.arrived(header, note)
+        record = self._inbox.arrived(sender, header, note)
         if record is not None:
-            self._offered[record.step] = record
+            self._kept(header)[record.step] = record
         return record
 
     def took_s(self) -> float:
