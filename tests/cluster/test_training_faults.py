@@ -72,6 +72,7 @@ def test_a_word_that_is_lost_is_said_again_in_another_view() -> None:
         run.finish()
         assert "LOST the part of step 30" in run.said("stdout")
         assert "have waited for each other" in run.said("stderr")
+        assert run.said("stderr").count("lacking parts of [1]") >= 1
         assert run.said("stdout").count("HASH") == 3
 
 

@@ -131,6 +131,16 @@ class Attempts:
         self.judging = True
         return [Judge(*attempt)]
 
+    def missing(self, step: int) -> dict[str, list[int]]:
+        """Whose pieces of the present trial are not there, for people."""
+        attempt = (step, self.trial)
+        heard: dict[str, Container[int]] = {"parts": self._parts.get(attempt, ())}
+        if self.surveying:
+            heard["surveys"] = self._surveyed.get(attempt, ())
+        if self.concluded:
+            heard["sums"] = self._sums.get(attempt, ())
+        return {what: [m for m in self._members if m not in some] for what, some in heard.items()}
+
     def forget(self, step: int) -> None:
         """The record of this step is held: its pieces are not needed any more, and the next one begins."""
         for trial in Trial:

@@ -175,6 +175,7 @@ class _Draft:
         self.failures = membership.failures
         self.charges = membership.charges
         self.interrupts = False
+        self.renews = False
         self.lineage = membership.view.lineage
         self.causes: list[str] = []
         self.outcome: Outcome | None = None
@@ -194,7 +195,7 @@ class _Draft:
     def renew(self, standstill: str) -> None:
         """The same members, in a new view."""
         if standstill:
-            self.interrupts = True
+            self.interrupts = self.renews = True
             self.causes.append(standstill)
 
     def remove_proven(self, removals: dict[int, Removal]) -> None:
@@ -419,6 +420,7 @@ class _Draft:
             planned_since=before.planned_since if planned else number,
             void_before=before.void_before if planned or somebody_holds or not members else number,
             paused=paused,
+            renews=self.renews,
         )
 
     def _layout(self, members: tuple[Member, ...], planned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

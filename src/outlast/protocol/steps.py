@@ -134,6 +134,16 @@ class StepCore:
         return self._attempts.trial
 
     @property
+    def stands(self) -> str:
+        """Where it is, and what it waits for, for people."""
+        missing = self._attempts.missing(self.step)
+        lacks = ", ".join(f"{what} of {who}" for what, who in missing.items() if who) or "nothing"
+        trial = f" (trial {self.trial.name.lower()})" if self.trial else ""
+        return (
+            f"{self.mode.name.lower()} in view {self.view.number} at step {self.step}{trial}, lacking {lacks}"
+        )
+
+    @property
     def oldest(self) -> int:
         """The oldest record that is kept."""
         return self._keeping.oldest

@@ -17,7 +17,7 @@ from typing import Any, cast
 from outlast import crashpoints as crash
 from outlast.errors import DivergedError, JobFailed
 from outlast.mesh.frames import Header
-from outlast.mesh.kinds import HoldingNote, Kind, encode
+from outlast.mesh.kinds import Kind
 from outlast.mesh.transport import Mesh
 from outlast.protocol import saving
 from outlast.protocol.member import Adopt, Deliver, FencedOff, JobOver, MemberAction, MemberCore, Tell
@@ -28,37 +28,27 @@ from outlast.protocol.step_words import (
     Accused,
     AllDone,
     Attempt,
-    Body,
     Completed,
     Conclude,
     Differ,
     Digest,
     Dropped,
-    Ending,
     EndReached,
     Feed,
     FeedAgain,
     Found,
     GoBack,
-    Gone,
     HandOver,
-    Holding,
     Judge,
     LeftAlone,
     Lost,
-    Part,
     Pin,
     Say,
     Stable,
-    Sum,
     Survey,
-    Surveyed,
-    Switched,
     Trial,
     Verdict,
     Verified,
-    Want,
-    Whole,
 )
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
@@ -72,6 +62,7 @@ from outlast.train.post import Post
 from outlast.train.records import Record
 from outlast.train.saving import Saving
 from outlast.train.supply import Supply
+from outlast.train.telling import Telling
 from outlast.wire.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -140,6 +131,7 @@ class Conduct:
         self._supply = supply
         self._giving = giving
         self._post = post
+        self._telling = Telling(exchange, giving, post, self.header, self.records)
         self._timing = timing
         self._link = link
         self._mesh = mesh
@@ -148,6 +140,8 @@ class Conduct:
         self._comparing = comparing
         if comparing is not None:
             comparing.directed_by(self.participant, self.act)
+        self._stood = ""
+        """Where this replica was a moment ago, and what it waited for."""
         self.status: Status | None = None
         """What the coordinator said when it was asked; None until then."""
         if saver is not None:
@@ -167,6 +161,7 @@ class Conduct:
 
     def tick(self, now: float) -> list[MemberAction]:
         self._look_at_connections(now)
+        self._stood = self.participant.steps.stands
         return self._carry_out(lambda: self.participant.tick(now))
 
     def tell(self, now: float) -> list[MemberAction]:
@@ -194,7 +189,7 @@ class Conduct:
                     if payload is not None:
                         self._exchange.deliver(action.frame.sender, header, payload)
                 case Say():
-                    self._say(action.to, action.body)
+                    self._telling.say(self.view, action.to, action.body)
                 case Survey():
                     self._exchange.survey(action.step)
                     self.act(self.participant.surveyed(action.step, time.monotonic(), action.trial))
@@ -269,7 +264,7 @@ class Conduct:
                 # From here on the others wait for this script to leave its loop.
                 self.enter(Phase.COMPUTING)
             case saving.SaySave():
-                self._say_save(action.to, action.body)
+                self._telling.say_save(self.view, action.to, action.body)
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended() | saving.SavedByOther():
                 if self._saving is not None:
                     self._saving.do(action)
@@ -298,6 +293,8 @@ class Conduct:
                 pass
 
     def _adopt(self, view: View) -> None:
+        if view.renews and self.view.member(self.core.replica) is not None:
+            self._tell_of_standstill()
         self.view = view
         self.founding = False
         self._exchange.adopt(view)
@@ -324,6 +321,18 @@ class Conduct:
         if self._mesh is not None and not self.leaving:
             # One that leaves stays for those who still lack its last frames; they let go of it themselves.
             self._mesh.peers(())
+
+    def _tell_of_standstill(self) -> None:
+        """It should not have come to that; this is to find out why."""
+        lives = self._mesh.connected_lives() if self._mesh is not None else ()
+        log.warning(
+            "replica %d stood still: %s; it is connected with %s, and frames wait for %s. Nothing is lost: "
+            "the step is done again. Please report this",
+            self.core.replica,
+            self._stood,
+            [f"{life.replica}.{life.incarnation}" for life in lives],
+            self._post.waiting or "nobody",
+        )
 
     def _tell_of(self, differ: Differ) -> None:
         """For people: who differs, and since when at the earliest."""
@@ -410,50 +419,6 @@ class Conduct:
     def header(self, kind: Kind, step: int = 0, flags: int = 0) -> Header:
         life = self.core.incarnation
         return Header(kind, flags=flags, incarnation=life, view=self.view.number, step=step)
-
-    def _say(self, to: tuple[int, ...], body: Body) -> None:
-        if not to:
-            return
-        peers = [m for m in (*self.view.members, *self.view.learners) if m.replica in to]
-        match body:
-            case Part():
-                note = self._exchange.part(body.step, body.trial)
-                self._post.all(peers, self.header(Kind.PART, body.step, body.trial), encode(note))
-            case Surveyed():
-                survey = self._exchange.round(body.step).surveys[self.core.replica]
-                self._post.all(peers, self.header(Kind.SURVEY, body.step, body.trial), survey)
-            case Sum():
-                note_ = self._exchange.sum_note(body.step, body.trial)
-                self._post.all(peers, self.header(Kind.SUM, body.step, body.trial), note_)
-            case Holding():
-                # Blank is -1, and a header has no negative numbers.
-                flags = 1 if body.running else 0
-                header = self.header(Kind.HOLDING, body.newest + 1)._replace(flags=flags)
-                self._post.all(peers, header, encode(HoldingNote(body.verified, body.fork)))
-            case Ending():
-                self._post.all(peers, self.header(Kind.ENDING, body.step), encode(body.check))
-            case Want():
-                self._post.all(peers, self.header(Kind.WANT, body.step))
-            case Gone():
-                self._post.all(peers, self.header(Kind.GONE, body.step))
-            case Switched():
-                self._post.all(peers, self.header(Kind.SWITCHED), encode(body.view))
-            case Whole():
-                self._giving.answer(peers, self.records[body.step], self.header(Kind.NOTE))
-            case _:
-                raise AssertionError(f"{body} is said by what carries it")
-
-    def _say_save(self, to: tuple[int, ...], body: saving.SaveBody) -> None:
-        peers = [m for m in self.view.members if m.replica in to]
-        match body:
-            case saving.Stripe():
-                header = self.header(Kind.STRIPE, body.step)._replace(offset=body.lineage)
-                self._post.all(peers, header, body.payload)
-            case saving.Unable():
-                header = self.header(Kind.UNABLE, body.step)._replace(flags=1 if body.again else 0)
-                self._post.all(peers, header, encode(body.reason))
-            case saving.Saved():
-                self._post.all(peers, self.header(Kind.SAVED, body.step))
 
     def be_patient(self) -> None:
         """Tell the others that this replica still looks for what the lineage begins with."""

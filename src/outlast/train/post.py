@@ -37,6 +37,11 @@ class Post:
         for header, payload, keep in self._waiting.pop(peer, ()):
             self.send(peer, header, payload, keep)
 
+    @property
+    def waiting(self) -> dict[int, int]:
+        """How many frames wait, for which replica."""
+        return {peer.replica: len(frames) for peer, frames in self._waiting.items()}
+
     def all(self, peers: Iterable[Member], header: Header, payload: bytes = b"") -> None:
         for peer in peers:
             self.send(peer, header, payload)
