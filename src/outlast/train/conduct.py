@@ -443,7 +443,8 @@ class Conduct:
             self._cut_off(replica)
 
     def lost(self, peer: Member) -> None:
-        if self.view.member(peer.replica) == peer:
+        # Over a connection of a life that is over nothing of this one has gone.
+        if self.view.member(peer.replica) == peer and self._post.has_met(peer):
             self._cut_off(peer.replica)
 
     def _cut_off(self, replica: int) -> None:

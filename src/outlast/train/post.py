@@ -48,6 +48,10 @@ class Post:
         for header, payload, keep in self._waiting.pop(peer, ()):
             self.send(peer, header, payload, keep)
 
+    def has_met(self, peer: Member) -> bool:
+        """Whether there has been a connection with this life of a peer in the present life of this replica."""
+        return peer in self._met
+
     @property
     def waiting(self) -> dict[int, int]:
         """How many frames wait, for which replica."""
