@@ -192,7 +192,7 @@ def main() -> None:
         "--lose", default="", metavar="STEP:REPLICA", help="a word of this replica is lost there"
     )
     arguments.add_argument(
-        "--stop-giving", type=int, default=-1, metavar="REPLICA", help="it is stopped while it gives its state"
+        "--stop-giving", type=int, default=-1, metavar="REPLICA", help="it is stopped while it gives a state"
     )
     arguments.add_argument("--bad-sample", type=int, default=-1, help="one that makes NaN for everybody")
     arguments.add_argument("--verify", default="auto")

@@ -464,8 +464,8 @@ class Conduct:
             self.act(self.participant.peers_lost(frozenset(self.broken), time.monotonic()))
 
     def _look_at_connections(self, now: float) -> None:
-        """A member that cannot be reached some time after a view began is as good as lost. So is one for which
-        words are kept although it is connected, which should not happen: it will never have them."""
+        """A member that cannot be reached some time after a view began is as good as lost. So is one for
+        which words are kept although it is connected, which should not happen: it will never have them."""
         if self._mesh is None or now - self.adopted_at < 2 * self._timing.detect_within_s:
             return
         for member in self.view.members:

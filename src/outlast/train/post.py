@@ -4,8 +4,8 @@ A view names its members the moment it is adopted; the connections with them may
 is said in that moment is kept, per life, until the connection is there or the life is out of the view.
 
 Both ends are lives. The training thread lags behind: it may still send what was decided in a life of this
-replica that is over, or what is for a life of a peer that is. Nobody waits for that, so it is dropped. It must
-not be kept: there will never be a connection for it, and whatever is said afterwards waits behind it.
+replica that is over, or what is for a life of a peer that is. Nobody waits for that, so it is dropped. It
+must not be kept: there will never be a connection for it, and whatever is said afterwards waits behind it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Post:
             self.send(peer, header, payload, keep)
 
     def has_met(self, peer: Member) -> bool:
-        """Whether there has been a connection with this life of a peer in the present life of this replica."""
+        """Whether there has been a connection with this life of a peer, in the present life here."""
         return peer in self._met
 
     @property
