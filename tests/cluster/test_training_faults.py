@@ -25,6 +25,23 @@ def test_a_replica_that_was_stopped_is_evicted_and_comes_back() -> None:
         assert run.said("stdout").count("HASH") == 3
 
 
+def test_who_was_evicted_while_it_gave_its_state_is_heard_in_its_next_life() -> None:
+    """It sends the rest when it is back, which is for nobody; what it says after that is for all."""
+    with TrainingRun(3, "--stop-giving", "1", steps=200, options=("--detect-within", "2")) as run:
+        run.wait_for_all()
+        pid = run.replica_pid(1)
+        run.kill(0)
+        run.wait_for_members({2})
+        assert "STOPPED while it gives the state to replica 0" in run.said("stdout")
+        os.kill(pid, signal.SIGCONT)
+        run.wait_for_life(0, 2)
+        run.wait_for_life(1, 2)
+        run.wait_for_steps(0, 1, 2)
+        assert run.replica_pid(1) == pid, "it is the same process, in a new life"
+        run.finish()
+        assert "waited for each other" not in run.said("stderr")
+
+
 def test_the_coordinator_dies_during_a_recovery() -> None:
     with TrainingRun(3) as run:
         run.wait_for_all()

@@ -25,9 +25,11 @@ from outlast.kinship import children_of
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import Kind
 from outlast.mesh.round import Round
+from outlast.protocol.step_words import Pin
 from outlast.protocol.views import Member
 from outlast.state.digest import state_digest
 from outlast.testing.crash import crash_by_plan
+from outlast.train.giving import Giving
 from outlast.train.post import Post
 from outlast.wire.handover import handover
 from outlast.wire.rundir import RunDirectory
@@ -143,6 +145,22 @@ def lose_at(step: int, replica: int) -> None:
     Post.send = lose  # type: ignore[method-assign]
 
 
+def stop_giving(replica: int) -> None:
+    """Once, this replica is stopped when it has begun to give its state, and the rest of it is not sent."""
+    serve = Giving.serve
+    given = handover()
+    stopped: list[Pin] = []
+
+    def stop(giving: Giving, pin: Pin, header: Header, *, at_once: bool) -> None:
+        serve(giving, pin, header, at_once=at_once)
+        if given is not None and given.replica == replica and not giving.idle and not stopped:
+            stopped.append(pin)
+            print(f"STOPPED while it gives the state to replica {pin.to.replica}", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Giving.serve = stop  # type: ignore[method-assign]
+
+
 def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
@@ -173,6 +191,9 @@ def main() -> None:
     arguments.add_argument(
         "--lose", default="", metavar="STEP:REPLICA", help="a word of this replica is lost there"
     )
+    arguments.add_argument(
+        "--stop-giving", type=int, default=-1, metavar="REPLICA", help="it is stopped while it gives a state"
+    )
     arguments.add_argument("--bad-sample", type=int, default=-1, help="one that makes NaN for everybody")
     arguments.add_argument("--verify", default="auto")
     arguments.add_argument("--flip", nargs="*", default=[], metavar="REPLICA@STEP:WHAT")
@@ -191,6 +212,7 @@ def main() -> None:
         lie_at(*map(int, options.lies.split(":")))
     if options.lose:
         lose_at(*map(int, options.lose.split(":")))
+    stop_giving(options.stop_giving)
     fail_step, _, fail_replica = options.fail.partition(":")
     paced = options.pace > 0
     flips = {}

@@ -299,7 +299,7 @@ class Conduct:
         self.founding = False
         self._exchange.adopt(view)
         self._supply.adopt()
-        self._post.adopt(view)
+        self._post.adopt(view, self.core.incarnation)
         self.adopted_at = time.monotonic()
         self.broken.clear()
         crash.life = self.core.incarnation
@@ -317,9 +317,9 @@ class Conduct:
         self.view = View(number=self.view.number)
         self.founding = False
         self._exchange.adopt(self.view)
-        self._post.adopt(self.view)
         if self._mesh is not None and not self.leaving:
             # One that leaves stays for those who still lack its last frames; they let go of it themselves.
+            self._post.adopt(self.view, self.core.incarnation)
             self._mesh.peers(())
 
     def _tell_of_standstill(self) -> None:
@@ -443,7 +443,8 @@ class Conduct:
             self._cut_off(replica)
 
     def lost(self, peer: Member) -> None:
-        if self.view.member(peer.replica) == peer:
+        # Over a connection of a life that is over nothing of this one has gone.
+        if self.view.member(peer.replica) == peer and self._post.has_met(peer):
             self._cut_off(peer.replica)
 
     def _cut_off(self, replica: int) -> None:
@@ -463,9 +464,11 @@ class Conduct:
             self.act(self.participant.peers_lost(frozenset(self.broken), time.monotonic()))
 
     def _look_at_connections(self, now: float) -> None:
-        """A member that cannot be reached some time after a view began is as good as lost."""
+        """A member that cannot be reached some time after a view began is as good as lost. So is one for
+        which words are kept although it is connected, which should not happen: it will never have them."""
         if self._mesh is None or now - self.adopted_at < 2 * self._timing.detect_within_s:
             return
         for member in self.view.members:
-            if member.replica != self.core.replica and not self._mesh.is_connected(member.replica):
+            reached = self._mesh.is_connected(member.replica) and member.replica not in self._post.waiting
+            if member.replica != self.core.replica and not reached:
                 self._cut_off(member.replica)

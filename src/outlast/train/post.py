@@ -2,6 +2,10 @@
 
 A view names its members the moment it is adopted; the connections with them may take a moment longer. What
 is said in that moment is kept, per life, until the connection is there or the life is out of the view.
+
+Both ends are lives. The training thread lags behind: it may still send what was decided in a life of this
+replica that is over, or what is for a life of a peer that is. Nobody waits for that, so it is dropped. It
+must not be kept: there will never be a connection for it, and whatever is said afterwards waits behind it.
 """
 
 from __future__ import annotations
@@ -24,18 +28,29 @@ class Post:
 
     def __init__(self, mesh: Mesh | None) -> None:
         self._mesh = mesh
+        self._life = 0
+        self._present: set[Member] = set()
         self._waiting: dict[Member, list[tuple[Header, memoryview | bytes, object]]] = {}
         self._met: set[Member] = set()
 
-    def adopt(self, view: View) -> None:
-        present = {*view.members, *view.learners}
-        self._waiting = {peer: frames for peer, frames in self._waiting.items() if peer in present}
-        self._met &= present
+    def adopt(self, view: View, life: int) -> None:
+        """These are the peers from now on, and this is the life in which they are written to."""
+        if life != self._life:
+            self._life = life
+            self._waiting.clear()
+            self._met.clear()
+        self._present = {*view.members, *view.learners}
+        self._waiting = {peer: frames for peer, frames in self._waiting.items() if peer in self._present}
+        self._met &= self._present
 
     def connected(self, peer: Member) -> None:
         self._met.add(peer)
         for header, payload, keep in self._waiting.pop(peer, ()):
             self.send(peer, header, payload, keep)
+
+    def has_met(self, peer: Member) -> bool:
+        """Whether there has been a connection with this life of a peer, in the present life here."""
+        return peer in self._met
 
     @property
     def waiting(self) -> dict[int, int]:
@@ -56,6 +71,8 @@ class Post:
         droppable: bool = False,
     ) -> None:
         assert self._mesh is not None, "who is alone has nobody to write to"
+        if header.incarnation != self._life or peer not in self._present:
+            return
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         header = header._replace(size=size)
         if peer not in self._waiting and self._mesh.send(
