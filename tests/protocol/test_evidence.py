@@ -469,7 +469,8 @@ def test_an_exit_in_order_is_planned_and_any_other_is_not() -> None:
 
 
 def wait_together(evidence: Evidence, replicas: tuple[int, ...], until: float) -> None:
-    """All wait after step 7, since the beginning."""
+    """All wait after step 7, since the beginning, and the leader looks at it now and then."""
+    membership = trained()
     for n in range(round(until / TIMING.beat_every_s) + 1):
         now = n * TIMING.beat_every_s
         for replica in replicas:
@@ -486,11 +487,13 @@ def wait_together(evidence: Evidence, replicas: tuple[int, ...], until: float) -
             beat_ = Beat(agent=f"agent-{replica}", boot=1, number=n + 1, pulses=(pulse,))
             evidence.note_beat(f"agent-{replica}", beat_, now)
             evidence.note_report(Report(replica=replica, incarnation=1, view=1), now)
+        if now < until:
+            evidence.change(membership, now)
 
 
 def test_where_all_wait_for_each_other_the_view_is_renewed_and_nobody_is_suspected() -> None:
     evidence, membership = Evidence(TIMING, now=0.0), trained()
-    late = TIMING.standstill_s + 2.0
+    late = TIMING.standstill_s + TIMING.trust_for_s + 2.0
     wait_together(evidence, (0, 1, 2), late)
     change = evidence.change(membership, late)
     assert change.removals == {}
@@ -502,6 +505,6 @@ def test_where_all_wait_for_each_other_the_view_is_renewed_and_nobody_is_suspect
 
 def test_where_one_is_not_seen_the_others_may_wait_for_it() -> None:
     evidence = Evidence(TIMING, now=0.0)
-    late = TIMING.standstill_s + 2.0
+    late = TIMING.standstill_s + TIMING.trust_for_s + 2.0
     wait_together(evidence, (0, 1), late)
     assert not evidence.change(trained(), late).standstill

@@ -8,7 +8,7 @@ from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publis
 from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
-from outlast.protocol.messages import Pulse, ViewNews
+from outlast.protocol.messages import ViewNews
 from outlast.protocol.recomputing import Recomputing
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
@@ -119,7 +119,7 @@ class NewLeaderSuspectsAtOnce(CoordinatorCore):
 
 
 class _Endless(Standstill):
-    def found(self, pulses: list[Pulse], view: View) -> str:
+    def found(self, *_: Any) -> str:
         return ""
 
 
