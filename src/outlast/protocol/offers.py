@@ -32,6 +32,10 @@ class Offers:
     def give(self, step: int, verdict: Verdict) -> None:
         self._given[step] = verdict
 
+    def any_after(self, step: int) -> bool:
+        """Whether stable records of later steps are at hand."""
+        return any(later > step for later in self._fed)
+
     def pop(self, step: int) -> Verdict | None:
         """What the record of this step says, if it is at hand; it is not any more."""
         fed, given = self._fed.pop(step, None), self._given.pop(step, None)

@@ -134,6 +134,12 @@ class StepCore:
         return self._attempts.trial
 
     @property
+    def has_a_gap(self) -> bool:
+        """A learner: whether records are at hand that it cannot take, because one before them has not come.
+        Records come in order, so that one is lost."""
+        return self.mode is Mode.LEARNING and self.newest != BLANK and self._offers.any_after(self.step)
+
+    @property
     def stands(self) -> str:
         """Where it is, and what it waits for, for people."""
         missing = self._attempts.missing(self.step)

@@ -497,7 +497,7 @@ class Engine:
             for replica in self.core.others:
                 self._send(self.view.member(replica), Founding())
         now = self.node.sim.world.now
-        lacks = self.core.newest == words.BLANK or any(step > self.core.step for step in self._offers)
+        lacks = self.core.newest == words.BLANK or self.core.has_a_gap
         waits = self.core.mode in (words.Mode.LEARNING, words.Mode.LOADING) and lacks and self.view.members
         stands_at = (self.core.mode, self.core.newest, bool(waits))
         if stands_at != self._stands_at:

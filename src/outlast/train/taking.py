@@ -43,6 +43,20 @@ LOOK_AGAIN_S = 0.5
 """How often a waiting thread looks at the clock; whatever happens wakes it at once."""
 
 
+class Gap:
+    """For how long a learner has lacked a record, while it has later ones."""
+
+    def __init__(self) -> None:
+        self._at = BLANK
+        self._since = 0.0
+
+    def lasts_s(self, steps: StepCore, now: float) -> float:
+        at = steps.step if steps.has_a_gap else BLANK
+        if at != self._at:
+            self._at, self._since = at, now
+        return now - self._since if at != BLANK else 0.0
+
+
 class Taking:
     """What the training thread uses to have a state."""
 
@@ -81,6 +95,7 @@ class Taking:
         self._void = False
         """Whether the state was found to be wrong, and there was none to go back to."""
         self._ready = False
+        self._gap = Gap()
         self._loaded = -1
         """The step whose state this life was given."""
 
@@ -263,6 +278,8 @@ class Taking:
             and time.monotonic() - self._conduct.adopted_at > self._timing.silent_at_most_s
         ):
             self._conduct.over = "a connection over which it was given records broke"
+        if self._gap.lasts_s(self._steps, time.monotonic()) > self._timing.silent_at_most_s:
+            self._conduct.over = f"the record of step {self._steps.step}, which it lacks, does not come"
 
     def _hungry(self) -> bool:
         """Whether a snapshot is overdue: the view has members, and nothing of it has come for long."""
