@@ -8,6 +8,7 @@ from outlast.protocol.views import Member, View
 TIMING = Timing(detect_within_s=1.0, cold_within_s=60.0)
 PACE_S = 0.5
 PATIENCE_S = TIMING.standstill_s + STEPS_OF_PATIENCE * PACE_S
+LONG_S = 1e6
 VIEW = View(number=9, members=(Member(0, 1), Member(1, 1)), planned_since=8)
 
 
@@ -33,13 +34,20 @@ def pulse(
     )
 
 
-def found(*pulses: Pulse, view: View = VIEW) -> bool:
-    return bool(Standstill(TIMING).found(list(pulses), view))
+def watching(view: View = VIEW) -> Standstill:
+    """Of a leader that has known this view since time 0."""
+    standstill = Standstill(TIMING)
+    standstill.found([], view, 0.0)
+    return standstill
+
+
+def found(*pulses: Pulse, view: View = VIEW, now: float = LONG_S) -> bool:
+    return bool(watching(view).found(list(pulses), view, now))
 
 
 def test_all_that_wait_for_long_are_set_going_again() -> None:
     assert found(pulse(0), pulse(1))
-    assert "7" in Standstill(TIMING).found([pulse(0), pulse(1)], VIEW)
+    assert "7" in watching().found([pulse(0), pulse(1)], VIEW, LONG_S)
 
 
 def test_all_have_to_wait_and_all_for_long() -> None:
@@ -48,8 +56,10 @@ def test_all_have_to_wait_and_all_for_long() -> None:
     assert not found(pulse(0), pulse(1, quiet_s=PATIENCE_S - 0.1))
 
 
-def test_who_has_not_come_into_the_view_yet_is_on_its_way() -> None:
-    assert not found(pulse(0), pulse(1, view=7))
+def test_who_has_not_come_into_the_view_yet_is_on_its_way_but_not_for_ever() -> None:
+    """All have to speak in it before anybody goes on, so all may come to wait in the view before."""
+    assert not found(pulse(0), pulse(1, view=7), now=PATIENCE_S - 0.1)
+    assert found(pulse(0, view=7), pulse(1, view=7), now=PATIENCE_S + 0.1)
 
 
 def test_who_is_stopped_waits_for_nobody() -> None:
@@ -73,15 +83,16 @@ def renewed(view: View) -> View:
 
 
 def test_patience_doubles_until_something_moves() -> None:
-    standstill, view = Standstill(TIMING), VIEW
+    standstill, view, now = watching(), VIEW, 0.0
     for renewals in range(3):
         patience_s = PATIENCE_S * 2**renewals
+        pulses = [pulse(replica, quiet_s=patience_s + 0.1, view=view.number) for replica in (0, 1)]
         early = [pulse(replica, quiet_s=patience_s - 0.1, view=view.number) for replica in (0, 1)]
-        late = [pulse(replica, quiet_s=patience_s + 0.1, view=view.number) for replica in (0, 1)]
-        assert not standstill.found(early, view)
-        assert standstill.found(late, view)
+        assert not standstill.found(early, view, now + patience_s)
+        assert standstill.found(pulses, view, now + patience_s)
         # The store may be slow to take it: that is no second renewal.
-        assert standstill.found(late, view)
-        view = renewed(view)
+        assert standstill.found(pulses, view, now + patience_s + 0.1)
+        view, now = renewed(view), now + patience_s + 0.2
+        assert not standstill.found(pulses, view, now), "they have not heard of it yet"
     moved = [pulse(replica, step=8, view=view.number) for replica in (0, 1)]
-    assert standstill.found(moved, view)
+    assert standstill.found(moved, view, now + PATIENCE_S + 0.1)

@@ -119,7 +119,7 @@ class NewLeaderSuspectsAtOnce(CoordinatorCore):
 
 
 class _Endless(Standstill):
-    def found(self, pulses: list[Pulse], view: View) -> str:
+    def found(self, pulses: list[Pulse], view: View, now: float) -> str:
         return ""
 
 

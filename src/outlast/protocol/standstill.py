@@ -9,6 +9,10 @@ hold, and do the step again.
 Nothing is lost by a renewal but the time of one step, so it needs no proof, only patience: what is on its way
 may be large, and the network slow. The patience is several windows and several of the run's own steps, and
 doubles with every renewal that did not help.
+
+It does not matter in which view members wait. Those that wait in one that was interrupted are on their way
+into the next, where all have to say something before anybody goes on; they are given as long for that, from
+the interruption on.
 """
 
 from outlast.protocol.messages import Phase, Pulse
@@ -26,16 +30,21 @@ class Standstill:
         self._step = -1
         self._renewals: set[int] = set()
         """The views that were to end a standstill at that step."""
+        self._interruption = -1
+        """The last view that interrupted the members, and when it was first seen here."""
+        self._interrupted_at = 0.0
 
-    def found(self, pulses: list[Pulse], view: View) -> str:
+    def found(self, pulses: list[Pulse], view: View, now: float) -> str:
         """Why the view has to be renewed; empty if it does not. There is a fresh pulse of every member."""
-        waiting = [p for p in pulses if p.phase is Phase.WAITING and p.view >= view.planned_since]
-        if not waiting or len(waiting) < len(pulses) or any(p.stopped_s > 0 for p in pulses):
+        if view.planned_since != self._interruption:
+            self._interruption, self._interrupted_at = view.planned_since, now
+        if not pulses or any(p.phase is not Phase.WAITING or p.stopped_s > 0 for p in pulses):
             return ""
         step = max(p.step for p in pulses)
         if step != self._step:
             self._step, self._renewals = step, set()
-        quiet_s = min(p.quiet_s for p in pulses)
+        late_s = now - self._interrupted_at
+        quiet_s = min(p.quiet_s if p.view >= view.planned_since else min(p.quiet_s, late_s) for p in pulses)
         if quiet_s <= self._patience_s(pulses, len(self._renewals - {view.number + 1})):
             return ""
         self._renewals.add(view.number + 1)
