@@ -204,6 +204,8 @@ class Faults:
             # one that was just made a member, for the record that all the others have to hand over.
             for replica in range(self._sim.spec.processes):
                 self._sim.excuse(replica, ANY_PROCESS, 1e9)
+            # And what it has contributed, right or wrong, is heard when they are set going again.
+            self._sim.kept_s = 1e9
             return True
 
         self._sim.on_word = swallow
