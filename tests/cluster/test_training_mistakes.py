@@ -73,7 +73,7 @@ JOINS_TWICE = """
 
 
 def test_a_script_joins_its_job_once(script: Script) -> None:
-    """A second time, some would find the others gone, train alone, and the job would end as if all was well."""
+    """A second time, one would find the others gone and train alone, and the job end as if all were well."""
     with LocalCluster(2, [script(JOINS_TWICE)]) as cluster:
         assert cluster.wait(100) == 4
         assert "outlast.join was called before in this process" in cluster.said()

@@ -64,7 +64,7 @@ RECORDS_BEHIND = 32
 SPARE_BYTES = 64 << 20
 
 _took_part: set[int] = set()
-"""This process, by its pid, once it has a place in the job of an `outlast run`; a child of it is another one."""
+"""This process, by its pid, once it has a place in the job of an `outlast run`. A child is another one."""
 
 
 class Facts:
@@ -282,9 +282,9 @@ def assemble(
     given = handover()
     if given is not None and os.getpid() in _took_part:
         raise ConfigError(
-            f"replica {given.replica}: outlast.join was called before in this process. `outlast run` runs one "
-            "job, and a script joins it once: train all of it in one loop of steps, or give what comes after "
-            "it an `outlast run` of its own."
+            f"replica {given.replica}: outlast.join was called before in this process. `outlast run` runs "
+            "one job, and a script joins it once: train all of it in one loop of steps, or give what comes "
+            "after it an `outlast run` of its own."
         )
     run = RunDirectory(given.run) if given is not None else None
     wish = _shards_wished(shards, micro_batch, data)
