@@ -56,6 +56,30 @@ def test_a_replica_that_is_unlike_the_others_says_so(script: Script, mistake: st
         assert cluster.processes() == []
 
 
+JOINS_TWICE = """
+    import torch
+    import outlast
+
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with outlast.join(model=model, optimizer=optimizer) as job:
+            for step in job.steps(3):
+                for shard in step:
+                    step.backward(model(torch.randn(2, 4)).square().mean())
+                optimizer.step()
+        print("LOOP OVER")
+"""
+
+
+def test_a_script_joins_its_job_once(script: Script) -> None:
+    """A second time, one would find the others gone and train alone, and the job end as if all were well."""
+    with LocalCluster(2, [script(JOINS_TWICE)]) as cluster:
+        assert cluster.wait(100) == 4
+        assert "outlast.join was called before in this process" in cluster.said()
+        assert cluster.processes() == []
+
+
 def test_leaving_the_loop_on_one_member_only(script: Script) -> None:
     with LocalCluster(2, [script(ODD_ONE_OUT.format(mistake="last = 10"))]) as cluster:
         cluster.wait(100)

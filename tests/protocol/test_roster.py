@@ -385,3 +385,12 @@ def test_what_was_held_against_a_life_is_not_held_against_the_next_one_of_its_pr
     learner = both.view.learner(1)
     assert learner is not None and learner.incarnation == 2
     assert both.view.member(1) is None, "its life before is over"
+
+
+def test_a_standstill_is_told_only_where_nothing_else_explains_it() -> None:
+    """Where somebody has died, that is what all waited for: a view without it, which was long in coming."""
+    still = plan(formed(3), Change(standstill="all wait")).view
+    assert still.renews and still.number == still.planned_since and still.cause == "all wait"
+    bereaved = plan(formed(3), Change(removals=dead(1), standstill="all wait")).view
+    assert names(bereaved) == "0.1 2.1" and bereaved.cause == "replica 1 was killed"
+    assert not bereaved.renews

@@ -148,3 +148,14 @@ def test_what_can_not_be_merged_is_refused_by_name(replica: Replica) -> None:
     replica.model.mean = torch.zeros(3)
     with pytest.raises(ConfigError, match=r"became torch.float32 \(3,\); it was torch.float32 \(2,\)"):
         replica.gradients.start_step()
+
+
+def test_a_gap_that_is_marked_with_nan_has_not_changed(replica: Replica) -> None:
+    """NaN is not equal to itself; taken for a change it would make every contribution look wrong."""
+    with torch.no_grad():
+        replica.model.mean[1] = float("nan")  # type: ignore[index,operator]
+    replica.start([0, 1])
+    run(replica, 0, nothing)
+    run(replica, 1, nothing)
+    (total,) = replica.gradients.nodes()
+    assert not total.mask & MEAN

@@ -186,3 +186,16 @@ def test_a_step_without_any_weight_has_no_loss() -> None:
     pool = FlatPool(1, torch.float32)
     record = Record(1, pool.take(), RecordNote(0.0, 0.0, b"", {}, 1, (0,)), pool)
     assert record.loss != record.loss
+
+
+def test_a_share_that_is_lost_with_its_connection_holds_nothing() -> None:
+    """Where somebody still writes to a record, a copy of it is made; of one that is gone, nobody does."""
+    record, _ = record_of(7)
+    pool = FlatPool(100, torch.float32)
+    inbox = Inbox(pool)
+    assert inbox.slot(2, head(record, 3)) is not None
+    inbox.lost(2)
+    give_note(inbox, record)
+    found = [give(inbox, record, index) for index in range(SHARES)][-1]
+    assert found is not None and torch.equal(found.vector, record.vector)
+    assert pool.allocated == 1

@@ -422,6 +422,8 @@ def test_wrong_rules_are_refused_when_joining() -> None:
         join(rules.NNM(f=1))
     with pytest.raises(ConfigError, match="is a str"):
         join("median")
+    with pytest.raises(ConfigError, match="Median is a class"):
+        join(rules.Median)
     with pytest.raises(ConfigError, match="last batch of a pass has 2 samples"):
         join(rules.TrimmedMean(f=1), length=34)
     join(rules.TrimmedMean(f=1), length=34, drop_last=True)

@@ -72,3 +72,19 @@ def test_going_back_forgets_all_records() -> None:
     supply.go_back(view=4)
     assert taken(supply, 7) is None
     assert taken(supply, 8) is None
+
+
+def test_what_came_with_a_later_state_is_not_kept() -> None:
+    """Records of steps that the state includes: whole ones, and others of which the rest is not wanted."""
+    pool = FlatPool(SIZE, torch.float32)
+    supply = Supply(pool)
+    give(supply, 5, Way.STABLE, view=3, value=1.0)
+    header = head(Kind.SHARE, 6, Way.STABLE, view=3)._replace(lo=0, size=4 * SIZE // SHARES)
+    memory = supply.slot(SENDER, header)
+    assert memory is not None
+    supply.came(SENDER, header, memory)
+    give(supply, 8, Way.STABLE, view=3, value=2.0)
+    assert supply.take(7) is None
+    assert set(supply._offered) == {8}
+    assert not supply._inbox._arriving
+    assert taken(supply, 8) == 2.0

@@ -241,8 +241,7 @@ class Evidence:
         # Nobody waits for a learner before a view that makes it a member is in force somewhere.
         working = [p for p in counted if membership.seats[p.replica].member_since <= in_force]
         if all_seen:
-            adopted = {replica: report.view for replica, report in self.reports.items()}
-            change.standstill = self._standstill.found(working, adopted, membership.view, now)
+            change.standstill = self._standstill.found(working, membership.view, now)
         for pulse in self._stuck(membership, working, now, all_seen=all_seen):
             if pulse.phase is Phase.WAITING and self._complaints.concern(pulse.replica, lives):
                 # It waits in the past because what it lacks was lost on the way: that is judged below.

@@ -113,11 +113,11 @@ def plan(membership: Membership, change: Change) -> Membership:
         return membership
     draft = _Draft(membership)
     draft.answer(change.charges)
-    draft.renew(change.standstill)
     draft.remove_proven(change.removals)
     draft.admit(change.arrivals)
     draft.remove_doubted(change.removals)
     draft.let_go(change.removals)
+    draft.renew(change.standstill)
     draft.promote(change.ready)
     draft.form(change.form_now)
     draft.conclude(change)
@@ -193,8 +193,9 @@ class _Draft:
         self.charges = (*self.charges, *charges)[-CHARGES_KEPT:]
 
     def renew(self, standstill: str) -> None:
-        """The same members, in a new view."""
-        if standstill:
+        """The same members, in a new view. Comes after removals: if one of them interrupts, that was it what
+        all waited for, and there is nothing to wonder about."""
+        if standstill and not self.interrupts:
             self.interrupts = self.renews = True
             self.causes.append(standstill)
 

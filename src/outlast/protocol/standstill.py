@@ -9,9 +9,11 @@ hold, and do the step again.
 Nothing is lost by a renewal but the time of one step, so it needs no proof, only patience: what is on its way
 may be large, and the network slow. The patience is several windows and several of the run's own steps, and
 doubles with every renewal that did not help.
-"""
 
-from collections.abc import Mapping
+It does not matter in which view members wait. Those that wait in one that was interrupted are on their way
+into the next, where all have to say something before anybody goes on; they are given as long for that, from
+the interruption on.
+"""
 
 from outlast.protocol.messages import Phase, Pulse
 from outlast.protocol.timing import Timing
@@ -25,27 +27,24 @@ class Standstill:
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self._at: tuple[int, int] | None = None
-        """The view that is not over, and the step after which all wait."""
-        self._since = 0.0
         self._step = -1
         self._renewals: set[int] = set()
         """The views that were to end a standstill at that step."""
+        self._interruption = -1
+        """The last view that interrupted the members, and when it was first seen here."""
+        self._interrupted_at = 0.0
 
-    def found(self, pulses: list[Pulse], adopted: Mapping[int, int], view: View, now: float) -> str:
-        """Why the view has to be renewed; empty if it does not. There is a fresh pulse of every member, and
-        `adopted` says which view each is in: one that is to agree with others where to go on has not taken
-        part in it yet, and its pulse is of an earlier one."""
-        all_wait = all(p.phase is Phase.WAITING and p.stopped_s == 0 for p in pulses)
-        if not pulses or not all_wait or any(adopted.get(p.replica, 0) < view.planned_since for p in pulses):
-            self._at = None
+    def found(self, pulses: list[Pulse], view: View, now: float) -> str:
+        """Why the view has to be renewed; empty if it does not. There is a fresh pulse of every member."""
+        if view.planned_since != self._interruption:
+            self._interruption, self._interrupted_at = view.planned_since, now
+        if not pulses or any(p.phase is not Phase.WAITING or p.stopped_s > 0 for p in pulses):
             return ""
         step = max(p.step for p in pulses)
-        if self._at != (view.planned_since, step):
-            if step != self._step:
-                self._step, self._renewals = step, set()
-            self._at, self._since = (view.planned_since, step), now
-        quiet_s = min(now - self._since, *(p.quiet_s for p in pulses))
+        if step != self._step:
+            self._step, self._renewals = step, set()
+        late_s = now - self._interrupted_at
+        quiet_s = min(p.quiet_s if p.view >= view.planned_since else min(p.quiet_s, late_s) for p in pulses)
         if quiet_s <= self._patience_s(pulses, len(self._renewals - {view.number + 1})):
             return ""
         self._renewals.add(view.number + 1)

@@ -103,6 +103,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     renews: bool = False
     """The members of the view before all waited for each other; see `standstill.py`."""
+
     void_before: int = 0
     """States that learners were given in earlier views than this are void: no member was known to have one
     then, so what the lineage goes on from may have been found anew."""

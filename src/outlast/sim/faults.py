@@ -199,10 +199,13 @@ class Faults:
             if spared >= 0:
                 return False
             self._sim.on_word = None
-            self._touch(sender.node, 1e9, f"says {body}, and it is lost")
-            receiver = self._sim.replica_node(to.replica)
-            if receiver is not None:
-                self._touch(receiver, 1e9, "does not hear it")
+            self._sim.world.note(sender.node.name, f"says {body} to replica {to.replica}, and it is lost")
+            # Whoever depends on the one that did not hear it waits in the past, and may be evicted for that:
+            # one that was just made a member, for the record that all the others have to hand over.
+            for replica in range(self._sim.spec.processes):
+                self._sim.excuse(replica, ANY_PROCESS, 1e9)
+            # And what it has contributed, right or wrong, is heard when they are set going again.
+            self._sim.kept_s = 1e9
             return True
 
         self._sim.on_word = swallow

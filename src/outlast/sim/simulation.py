@@ -37,7 +37,7 @@ BACK_WITHIN_S = 35.0
 """Longer than the slowest ordinary way back: a lease, a window of trust, a hang, a restart, a join."""
 
 WRONG_LATELY_S = 5.0
-"""What was computed wrongly may be kept this long before it is heard."""
+"""What was computed wrongly may be kept this long before it is heard; longer where words are lost."""
 
 EXCUSE_HOLDS_S = 2.5
 """A fault still explains an eviction this long after it is over: detection and commit."""
@@ -124,6 +124,7 @@ class Simulation:
         self.on_claim: Callable[[ReplicaNode], None] | None = None
         self.on_word: Callable[[Engine, Member, words.Body], bool] | None = None
         """Whether a word between members is lost on its way, which should not happen."""
+        self.kept_s = WRONG_LATELY_S
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
 
@@ -164,7 +165,7 @@ class Simulation:
 
     def many_wrong(self, view: View) -> bool:
         """Whether so many members compute wrongly, or did just now, that nobody may be left to tell."""
-        lately = self.world.now - WRONG_LATELY_S
+        lately = self.world.now - self.kept_s
         wrong = [m for m in view.members if self.wrong_until.get(m.replica, 0.0) > lately]
         return len(wrong) >= min(2, len(view.members))
 

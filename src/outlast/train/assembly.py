@@ -63,6 +63,9 @@ RESERVED = "outlast."
 RECORDS_BEHIND = 32
 SPARE_BYTES = 64 << 20
 
+_took_part: set[int] = set()
+"""This process, by its pid, once it has a place in the job of an `outlast run`. A child is another one."""
+
 
 class Facts:
     """What all replicas of a run must have in common beside their program; part of the state."""
@@ -277,6 +280,12 @@ def assemble(
             '{"schedule": schedule}.'
         )
     given = handover()
+    if given is not None and os.getpid() in _took_part:
+        raise ConfigError(
+            f"replica {given.replica}: outlast.join was called before in this process. `outlast run` runs "
+            "one job, and a script joins it once: train all of it in one loop of steps, or give what comes "
+            "after it an `outlast run` of its own."
+        )
     run = RunDirectory(given.run) if given is not None else None
     wish = _shards_wished(shards, micro_batch, data)
     tiers: Tiers | None = None
@@ -367,6 +376,7 @@ def assemble(
     engine.conduct.seed = lambda: facts.seed
     if given is not None:
         sink.behind = engine.reception()
+        _took_part.add(os.getpid())
     return Parts(
         replica=core.replica,
         engine=engine,

@@ -66,8 +66,9 @@ class Bailiff:
         for node in sorted(self._exchange.round(step).named_out):
             log.log(
                 level,
-                "step %d: %s is left out. It was not sane when replica %d computed it, and not when it was "
-                "computed again: data or model is at fault, and nobody is blamed",
+                "step %d: %s is left out. It was not sane (not finite, or far larger than usual) when "
+                "replica %d computed it, and not when it was computed again: data or model is at fault, and "
+                "nobody is blamed",
                 step,
                 named(node),
                 view.shards[node.lo],

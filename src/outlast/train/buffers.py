@@ -62,7 +62,12 @@ class _Place:
                 f"The buffer {self.name} changed its shape from {tuple(self.saved.shape)} to "
                 f"{tuple(now.shape)} in a shard, so the shards' values can't be merged. Keep its shape."
             )
-        return now, now._version != self._version or not torch.equal(now, self.saved)
+        return now, now._version != self._version or not _same(now, self.saved)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """NaN is the same as NaN here: a table that marks its gaps with it has not changed."""
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 class StepBuffers:

@@ -332,7 +332,7 @@ class Engine:
     ) -> int | Record | tuple[Pin, Header] | Save | Digest | GoBack | None:
         """A shard or a record, by `look`; a snapshot to give, a share to save, a state to compare or to go
         back to; or None: get the state anew. For one who closes: a number means that everybody is done."""
-        waiting = False
+        entered: Phase | None = None
         while True:
             self.conduct.check()
             if self.conduct.over is not None:
@@ -354,11 +354,12 @@ class Engine:
             if found is not None:
                 self.conduct.enter(Phase.COMPUTING)
                 return found
-            if not waiting:
+            # What is left to do in the end is nobody's wait: saves. That it is the end may be heard in here.
+            phase = Phase.ASIDE if self.conduct.all_done else Phase.WAITING
+            if phase is not entered:
                 # Looking for work may have brought about some, such as the save of the last state.
-                # What is left to do in the end is nobody's wait: the last save.
-                self.conduct.enter(Phase.ASIDE if self.conduct.all_done else Phase.WAITING)
-                waiting = True
+                self.conduct.enter(phase)
+                entered = phase
                 continue
             if self._giving.idle:
                 self._wait()

@@ -42,7 +42,7 @@ CHECK_EVERY = 100
 """Steps between two looks at the model's list of parameters, which takes a while for large models."""
 
 CHECK_FIRST = 3
-REASON_CHARS = 200
+REASON_CHARS = 300
 
 
 class Step:

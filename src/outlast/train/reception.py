@@ -103,6 +103,7 @@ class Reception:
 
     def lost(self, peer: Member, why: str) -> None:  # noqa: ARG002
         with self._changed:
+            self._supply.lost(peer.replica)
             self._lost(peer)
 
     def _wants(self, header: Header) -> bool:

@@ -101,6 +101,15 @@ class Inbox:
         """What is arriving of later steps is void."""
         self._arriving = {key: entry for key, entry in self._arriving.items() if key[0] <= step}
 
+    def drop_until(self, step: int) -> None:
+        """What is arriving of this step, and of those before it, is not needed any more."""
+        if self._arriving:
+            self._arriving = {key: entry for key, entry in self._arriving.items() if key[0] > step}
+
+    def lost(self, sender: int) -> None:
+        """The connection to it is gone, and with it the share that was under way."""
+        self._under_way.pop(sender, None)
+
     def slot(self, sender: int, header: Header) -> memoryview | None:
         """Where a share belongs; None if it is not needed (any more)."""
         self._under_way.pop(sender, None)

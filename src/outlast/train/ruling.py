@@ -68,6 +68,8 @@ def checked_rule(rule: object, shard_count: int, order: SampleOrder | None) -> R
         raise ConfigError(
             f"rule = {rule}: a pre-aggregation needs a rule after it, as in `{rule} | rules.Median()`."
         )
+    if isinstance(rule, type):
+        raise ConfigError(f"rule = {rule.__name__} is a class: make one of it, as in rules.TrimmedMean(f=1).")
     if not isinstance(rule, Rule):
         raise ConfigError(
             f"rule = {rule!r} is a {type(rule).__name__}: use one of outlast.rules, as in rules.Median()."

@@ -140,8 +140,9 @@ class Screening:
         if self._empty >= EMPTY_MOST:
             raise TrainingDiverged(
                 f"step {step}: in the last {self._empty} steps nothing was sane, in any shard from 0 to "
-                f"{shard_count - 1}, and computing it again did not help: the model has diverged, or data is "
-                "at fault. Go back to an earlier checkpoint, and use a smaller learning rate or other data"
+                f"{shard_count - 1}, and computing it again did not help: the model (or a buffer of it) has "
+                "diverged, or data is at fault. Go back to an earlier checkpoint, and use a smaller learning "
+                "rate or other data"
             )
 
     def count(self, *, left_out: int = 0, recomputed: int = 0, blamed: int = 0) -> None:

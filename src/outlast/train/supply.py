@@ -79,8 +79,13 @@ class Supply:
         self._given.clear()
 
     def take(self, step: int) -> Record | None:
-        """The record of a step, if it was given."""
-        stable, given = self._offered.pop(step, None), self._given.pop(step, None)
+        """The record of a step, if it was given. Steps are taken in order: what there is of earlier ones came
+        with a state that was made after them, and each is as large as the model."""
+        stable, given = self._offered.get(step), self._given.get(step)
+        self._inbox.drop_until(step)
+        for kept in (self._offered, self._given):
+            for old in [other for other in kept if other <= step]:
+                del kept[old]
         return given or stable
 
     def wants(self, header: Header, view: int, newest: int) -> bool:
@@ -89,6 +94,10 @@ class Supply:
 
     def _kept(self, header: Header) -> dict[int, Record]:
         return self._offered if header.flags == Way.STABLE else self._given
+
+    def lost(self, sender: int) -> None:
+        """The connection to it is gone."""
+        self._inbox.lost(sender)
 
     def slot(self, sender: int, header: Header) -> memoryview | None:
         return self._inbox.slot(sender, header)
