@@ -177,3 +177,10 @@ def test_nothing_grows_with_the_input_but_the_result() -> None:
             rule(rows)
         largest = max(abs(event.self_cpu_memory_usage) for event in recorded.events())
         assert largest <= 16 * 65536 * 4 + 1024
+
+
+def test_a_rule_comes_last() -> None:
+    with pytest.raises(ConfigError, match=r"a rule comes last.*NNM\(f=1\) \| rules.TrimmedMean"):
+        rules.TrimmedMean(f=1) | rules.NNM(f=1)
+    with pytest.raises(ConfigError, match="a rule comes last"):
+        rules.Median() | 3

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import outlast
-from outlast.errors import ConfigError, TrainingDiverged
+from outlast.errors import ConfigError, LoopError, TrainingDiverged
 from outlast.mesh.kinds import RecordNote
 from outlast.protocol.tree import Node, leaf
 from outlast.train.screening import (
@@ -190,6 +190,37 @@ def test_with_a_scaler_a_step_that_is_not_finite_is_skipped() -> None:
         assert (job.screened.recomputed, job.screened.left_out) == (0, 0)
     assert scaler.get_scale() == 2.0**9
     assert not torch.equal(net.weight, before)
+
+
+@pytest.mark.parametrize("what", [math.nan, math.inf])
+def test_a_step_that_was_let_through_for_a_scaler_is_not_applied_without_it(what: float) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    state = {"scaler": torch.amp.GradScaler("cpu")}
+    before = net.weight.detach().clone()
+
+    def train() -> None:
+        with outlast.join(model=net, optimizer=optimizer, shards=SHARDS, state=state) as job:
+            for step in job.steps(2):
+                for shard in step:
+                    step.backward(loss_of(net, shard) * (what if shard == 2 else 1.0))
+                optimizer.step()
+
+    with pytest.raises(LoopError, match=r"replica 0, step 1.*scaler\.step\(optimizer\) instead"):
+        train()
+    assert torch.equal(net.weight, before)
+
+
+def test_what_is_large_and_finite_may_be_applied_with_a_scaler_at_hand() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-30)
+    state = {"scaler": torch.amp.GradScaler("cpu")}
+    with outlast.join(model=net, optimizer=optimizer, shards=SHARDS, state=state) as job:
+        for step in job.steps(1):
+            for shard in step:
+                step.backward(loss_of(net, shard) * 1e25)
+            optimizer.step()
+    assert net.weight.isfinite().all()
 
 
 def test_alone_audits_find_nothing() -> None:

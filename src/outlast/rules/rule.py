@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -87,6 +87,12 @@ class Rule(ABC):
     @abstractmethod
     def decide(self, cloud: Cloud) -> Decision:
         """Who counts, and how much."""
+
+    def __or__(self, then: object) -> NoReturn:
+        raise ConfigError(
+            f"{self} | {then}: a rule comes last, after pre-aggregations, as in `rules.NNM(f=1) | "
+            "rules.TrimmedMean(f=1)`"
+        )
 
     def survey(self, rows: Rows, centre: Tensor | None = None) -> Tensor | None:
         """What the rule needs to know of one slice; `centre` is the slice of the point that clipping starts

@@ -286,6 +286,9 @@ def _modules_with_state(model: Module) -> dict[str, Module]:
 def _hand_over(who: str, load: Callable[[Any], object], saved: Any) -> None:
     try:
         load(saved)
+    except ConfigError:
+        # It says what to do, and nothing has been changed.
+        raise
     except Exception as error:
         raise ConfigError(
             f"{who} could not load the state that its counterpart on another replica gave: "

@@ -63,7 +63,17 @@ class Bailiff:
                 where,
                 charge.reason,
             )
-        for node in sorted(self._exchange.round(step).named_out):
+        named_out = sorted(self._exchange.round(step).named_out)
+        if len(named_out) == len(view.shards) > 1:
+            log.log(
+                level,
+                "step %d: all %d shards are left out. None was sane (not finite, or far larger than usual), "
+                "and none when it was computed again: data or model is at fault, and nobody is blamed",
+                step,
+                len(named_out),
+            )
+            named_out = []
+        for node in named_out:
             log.log(
                 level,
                 "step %d: %s is left out. It was not sane (not finite, or far larger than usual) when "

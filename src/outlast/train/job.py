@@ -16,6 +16,7 @@ The rules of the loop are checked, and every error names the replica and the ste
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -288,6 +289,23 @@ class Job:
                 f"{type(optimizer).__name__}.step() was called inside the loop over the shards. The gradient "
                 "is complete only after it: call the optimizer once per step, behind the inner loop"
             )
+        if step is not None and self._goes_past_the_scaler(step, optimizer):
+            raise step._wrong(
+                "the gradient is not finite. It was let through for the GradScaler in `state` to skip the "
+                f"step, and {type(optimizer).__name__}.step() is about to apply it. Call "
+                "scaler.step(optimizer) instead, or leave the scaler out of `state`: then what is not "
+                "finite is left out"
+            )
+
+    def _goes_past_the_scaler(self, step: Step, optimizer: Optimizer) -> bool:
+        record = step._record
+        if not self._parts.facts.screening.lenient or record is None or math.isfinite(record.note.norm):
+            return False
+        if getattr(optimizer, "found_inf", None) is not None:
+            # A fused one is told by the scaler, and skips the step itself.
+            return False
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        return not all(bool(grad.isfinite().all()) for grad in grads)
 
     def _after_update(self, *_: Any) -> None:
         crash.reach("optimizer", self._step.number if self._step is not None else -1)

@@ -73,7 +73,7 @@ class Screening:
         """`lenient`: a GradScaler looks after steps that are not finite."""
         self.audit = audit
         self.exact = exact
-        self._lenient = lenient
+        self.lenient = lenient
         self._norms: list[float] = []
         self._usual = math.inf
         """The largest of them, once there are enough."""
@@ -103,7 +103,7 @@ class Screening:
 
     def doubts(self, norms: Mapping[Node, float]) -> list[Node]:
         limit = self.limit(norms.values())
-        lets_through = self._lenient and self._skipped < SKIPPED_MOST
+        lets_through = self.lenient and self._skipped < SKIPPED_MOST
         return [
             node
             for node, norm in sorted(norms.items())
@@ -112,7 +112,7 @@ class Screening:
 
     def keeps_update(self, left_out: set[Node], everything: set[Node]) -> bool:
         """Whether an update that is not sane is kept: a GradScaler must see one to skip it."""
-        return self._lenient and left_out == everything
+        return self.lenient and left_out == everything
 
     def audited(
         self, seed: int, step: int, nodes: Sequence[Node], owners: Sequence[int]
