@@ -14,7 +14,8 @@ MANTISSA_BITS = 23
 
 
 @pytest.mark.parametrize(
-    "rule", [None, "trimmed_mean", pytest.param("nnm_trimmed_mean", marks=pytest.mark.soak)]
+    "rule",
+    [None, *(pytest.param(rule, marks=pytest.mark.soak) for rule in ("trimmed_mean", "nnm_trimmed_mean"))],
 )
 def test_a_replica_that_computes_nan_is_evicted_and_leaves_no_trace(rule: str | None) -> None:
     with TrainingRun(3, "--sick", "8:1:1", steps=250, shards=5, rule=rule) as run:

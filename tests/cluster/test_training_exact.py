@@ -25,7 +25,7 @@ def lives(plan: str, replica: int) -> int:
     return sum(word.partition(":")[2].partition(".")[0] == str(replica) for word in plan.split())
 
 
-@pytest.mark.parametrize("replicas", CRASHES)
+@pytest.mark.parametrize("replicas", [pytest.param(2, marks=pytest.mark.soak), 4])
 def test_a_kill_at_every_point_leaves_no_trace(replicas: int) -> None:
     plan = CRASHES[replicas]
     last = replicas - 1
