@@ -192,7 +192,7 @@ def main() -> None:
         "--lose", default="", metavar="STEP:REPLICA", help="a word of this replica is lost there"
     )
     arguments.add_argument(
-        "--stop-giving", type=int, default=-1, metavar="REPLICA", help="it is stopped while it gives a state"
+        "--stop-giving", type=int, metavar="REPLICA", help="it is stopped while it gives a state"
     )
     arguments.add_argument("--bad-sample", type=int, default=-1, help="one that makes NaN for everybody")
     arguments.add_argument("--verify", default="auto")
@@ -212,7 +212,8 @@ def main() -> None:
         lie_at(*map(int, options.lies.split(":")))
     if options.lose:
         lose_at(*map(int, options.lose.split(":")))
-    stop_giving(options.stop_giving)
+    if options.stop_giving is not None:
+        stop_giving(options.stop_giving)
     fail_step, _, fail_replica = options.fail.partition(":")
     paced = options.pace > 0
     flips = {}
