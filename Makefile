@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HADOOP := $(VENV)/hadoop-jars/complete
 
-.PHONY: setup demo test check unit bench soak clean
+SOAKS := sim surveys parts cluster torture cuts
+
+.PHONY: setup demo test check unit bench soak $(SOAKS:%=soak-%) clean
 
 setup: $(READY)
 
@@ -32,16 +34,20 @@ check: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY) $(HADOOP)
-	$(BIN)/pytest -m 'not soak' --ignore tests/cluster -n 2 --dist loadfile
-	$(BIN)/pytest -m 'not soak' tests/cluster
+	$(BIN)/pytest -m 'not soak' --ignore tests/cluster --ignore tests/torture -n 2 --dist loadfile
+	$(BIN)/pytest -m 'not soak' tests/cluster tests/torture
 
 test: check unit
 
 bench: $(READY)
 	$(BIN)/python -m bench all
 
+# Each target takes 40 minutes at most, and goes on where it was interrupted; SEED=… says where seeds begin.
 soak: $(READY) $(HADOOP)
-	$(BIN)/pytest -m 'soak or not soak' --soak
+	$(BIN)/python scripts/soak $(SEED:%=--seed %) $(SOAKS)
+
+$(SOAKS:%=soak-%): soak-%: $(READY) $(HADOOP)
+	$(BIN)/python scripts/soak $(SEED:%=--seed %) $*
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,6 +23,7 @@ measured in turns, in the same process.
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -45,6 +46,7 @@ MEBIBYTE = 1 << 20
 BATCH = 64
 SMALL_STATE_MIB = 24
 SMALL_BATCH = 32
+TINY = {"state_bytes": MEBIBYTE, "batch": 4, "rounds": 1}
 WITHIN_S = 300.0
 
 Found = dict[str, Any]
@@ -67,6 +69,14 @@ def run(options: argparse.Namespace) -> Result:
         "rounds": options.rounds,
         "threads": options.threads,
     }
+    beside = {
+        "state_bytes": SMALL_STATE_MIB * MEBIBYTE,
+        "batch": SMALL_BATCH,
+        "pairs": options.save_pairs,
+        "longest_s": math.inf,
+    }
+    if options.tiny:
+        base, beside = base | TINY, beside | TINY | {"pairs": 1, "longest_s": 0.2}
     figures: dict[str, float] = {}
     intervals: dict[str, list[float]] = {}
     details: Found = {"threads": options.threads}
@@ -95,9 +105,7 @@ def run(options: argparse.Namespace) -> Result:
             note("s3_vs_raw", paired_ratio(_pairs(s3, "save_s")))
             details["s3"] = _described(s3)
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as name:
-        plan = {**base, "mode": "throughput", "pairs": options.save_pairs}
-        plan |= {"state_bytes": SMALL_STATE_MIB * MEBIBYTE, "batch": SMALL_BATCH}
-        pairs = _program(plan, Path(name))["pairs"]
+        pairs = _program({**base, **beside, "mode": "throughput"}, Path(name))["pairs"]
     note("throughput_ratio", paired_ratio([(pair["on"], pair["off"]) for pair in pairs]))
     details["throughput"] = {
         "saves": len(pairs),

@@ -21,7 +21,7 @@ import random
 import signal
 import time
 
-from bench.crew import REPLICAS, Crew, crew
+from bench.crew import REPLICAS, TINY_REPLICAS, Crew, crew
 from bench.result import Result
 from bench.stats import median, p90, p99, spread
 from bench.wakeups import Wakeups
@@ -47,17 +47,18 @@ def run(options: argparse.Namespace) -> Result:
     removed_s: dict[str, list[float]] = {}
     rejoined_s: dict[str, list[float]] = {}
     paces_s: list[float] = []
-    with crew() as job, Wakeups() as wakeups:
+    replicas, faults = (TINY_REPLICAS, 1) if options.tiny else (REPLICAS, options.faults)
+    with crew(replicas=replicas) as job, Wakeups() as wakeups:
         for kind in options.kinds.split(","):
             removed_s[kind], rejoined_s[kind] = [], []
-            for index in range(options.faults):
+            for index in range(faults):
                 status = job.wait_until_warm()
                 paces_s.append(median([pulse.pace_s for pulse in status.pulses]))
-                out_s, back_s = _fault(job, index % REPLICAS, KINDS[kind])
+                out_s, back_s = _fault(job, index % replicas, KINDS[kind])
                 removed_s[kind].append(out_s)
                 rejoined_s[kind].append(back_s)
         outcome = job.wait_until_warm().outcome
-    return _result(removed_s, rejoined_s, paces_s, wakeups, outcome)
+    return _result(replicas, removed_s, rejoined_s, paces_s, wakeups, outcome)
 
 
 def _fault(job: Crew, replica: int, number: int) -> tuple[float, float]:
@@ -77,6 +78,7 @@ def _fault(job: Crew, replica: int, number: int) -> tuple[float, float]:
 
 
 def _result(
+    replicas: int,
     removed_s: dict[str, list[float]],
     rejoined_s: dict[str, list[float]],
     paces_s: list[float],
@@ -104,7 +106,7 @@ def _result(
         figures=figures,
         bounds=bounds,
         details={
-            "replicas": REPLICAS,
+            "replicas": replicas,
             "removed_s": {kind: spread(values) for kind, values in removed_s.items()},
             "rejoin_s": {kind: spread(values) for kind, values in rejoined_s.items()},
             "sched_ms": spread(wakeups.late_ms),

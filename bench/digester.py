@@ -22,7 +22,6 @@ from outlast.train.comparing import checksum
 ENDLESS = 1_000_000
 LAYERS = 4
 LEARNING_RATE = 1e-4
-WARM_UP_S = 3.0
 CHECKSUMS = 20
 SETTLED = 3
 """Comparisons after which the interval is believed."""
@@ -78,7 +77,7 @@ def main() -> None:
         rhythm = comparing._rhythm
         for _ in range(SETTLED):
             rhythm._chosen_at = -math.inf
-            trainee.block(WARM_UP_S)
+            trainee.block(plan["warm_up_s"])
         interval_s = min(rhythm.interval_s, plan["longest_s"])
         found = []
         for pair in range(plan["pairs"]):

@@ -28,6 +28,8 @@ REPLICAS = 2
 FLOOR = 0.995
 STATE_BYTES_PER_PARAM = 12
 COPIES = 2
+WARM_UP_S = 3.0
+TINY = {"width": 32, "batch": 4, "pairs": 1, "longest_s": 0.5, "warm_up_s": 0.3}
 WITHIN_S = 300.0
 
 
@@ -47,8 +49,11 @@ def run(options: argparse.Namespace) -> Result:
             "batch": options.digest_batch,
             "pairs": options.digest_pairs,
             "longest_s": options.longest,
+            "warm_up_s": WARM_UP_S,
             "found": str(found),
         }
+        if options.tiny:
+            plan |= TINY
         with LocalCluster(REPLICAS, [PROGRAM, json.dumps(plan)]) as cluster, lifeline(cluster.pid):
             cluster.wait_until("the figures", lambda: found.exists() or not alive(cluster.pid), WITHIN_S)
             if not found.exists():

@@ -23,7 +23,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from bench.crew import REPLICAS, Crew, crew
+from bench.crew import REPLICAS, TINY_REPLICAS, Crew, crew
 from bench.result import Result
 from bench.stats import median, p90, spread
 from outlast.errors import OutlastError
@@ -67,9 +67,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Result:
     tallies = {"calm": Tally(), "change": Tally()}
+    replicas, kills = (TINY_REPLICAS, 1) if options.tiny else (REPLICAS, options.kills)
     for kind, tally in tallies.items():
-        for begun in range(0, options.kills, KILLS_PER_JOB):
-            _one_job(tally, min(KILLS_PER_JOB, options.kills - begun), changing=kind == "change")
+        for begun in range(0, kills, KILLS_PER_JOB):
+            _one_job(tally, replicas, min(KILLS_PER_JOB, kills - begun), changing=kind == "change")
     every = [back_s for tally in tallies.values() for back_s in tally.back_s]
     figures = {
         "back_s_median": max(median(tally.back_s) for tally in tallies.values()),
@@ -95,15 +96,15 @@ def run(options: argparse.Namespace) -> Result:
     )
 
 
-def _one_job(tally: Tally, kills: int, *, changing: bool) -> None:
+def _one_job(tally: Tally, replicas: int, kills: int, *, changing: bool) -> None:
     killed: dict[int, int] = {}
-    with crew() as job:
+    with crew(replicas=replicas) as job:
         for index in range(kills):
             job.wait_until_warm()
             coordinator = job.cluster.coordinator_pid()
             time.sleep(random.uniform(0, CALM_S))
             job.traces.read()
-            victim = job.victim(index % REPLICAS) if changing else None
+            victim = job.victim(index % replicas) if changing else None
             since_ns = time.monotonic_ns()
             if victim is not None:
                 os.kill(victim.pid, signal.SIGKILL)

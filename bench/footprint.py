@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.crew import REPLICAS, crew
+from bench.crew import REPLICAS, TINY_REPLICAS, crew
 from bench.result import Result
 from bench.stats import median, spread
 from outlast.kinship import children_of
@@ -23,6 +23,7 @@ from outlast.kinship import children_of
 IMPORT_S = 0.3
 RSS_MB = 60.0
 IMPORTS = 10
+TINY_IDLE_S = 0.2
 MODULES = {"agent": "outlast.agent.service", "coordinator": "outlast.coordinator.service"}
 
 _TIMED_IMPORT = """
@@ -38,19 +39,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Result:
+    replicas = TINY_REPLICAS if options.tiny else REPLICAS
     imports = {
-        name: [import_s(module) for _ in range(IMPORTS + 1)][1:]  # The first one fills the disk cache.
+        name: [import_s(module) for _ in range(2 if options.tiny else IMPORTS + 1)][
+            1:
+        ]  # The first one fills the disk cache.
         for name, module in MODULES.items()
     }
-    with crew() as job:
+    with crew(replicas=replicas) as job:
         job.wait_until_warm()
         agent = job.cluster.agent_pid()
-        replicas = {adoption.pid for adoption in job.traces.newest.values()}
-        others = [pid for pid in children_of(agent) if pid not in replicas]
+        own = {adoption.pid for adoption in job.traces.newest.values()}
+        others = [pid for pid in children_of(agent) if pid not in own]
         pids = {"agent": agent, "coordinator": job.cluster.coordinator_pid(), "launcher": job.cluster.pid}
         if others:
             pids["forkserver"] = others[0]
-        cpu = cpu_percent(pids, options.idle_seconds)
+        cpu = cpu_percent(pids, TINY_IDLE_S if options.tiny else options.idle_seconds)
         rss = {name: rss_mb(pid) for name, pid in pids.items()}
     figures: dict[str, float] = {}
     bounds: dict[str, float] = {}
@@ -63,7 +67,7 @@ def run(options: argparse.Namespace) -> Result:
         figures=figures,
         bounds=bounds,
         details={
-            "replicas": REPLICAS,
+            "replicas": replicas,
             "import_s": {name: spread(times) for name, times in imports.items()},
             "rss_mb": rss,
             "cpu_percent": cpu,

@@ -12,17 +12,27 @@ was real.
 import argparse
 import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
-from bench.crew import REPLICAS, Crew, crew
+from bench.crew import REPLICAS, TINY_REPLICAS, Crew, crew
 from bench.result import Result
 from bench.spinners import spinners
 from bench.stats import p99, spread
 from bench.wakeups import Wakeups
 
-SPINNERS = 8
-BEFORE_S = 5.0
 CONFIGURATIONS = {"sleeping": (), "busy": ("--busy",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    under_load_s: float
+    before_s: float = 5.0
+    replicas: int = REPLICAS
+    spinners: int = 8
+
+
+TINY = Size(under_load_s=0.3, before_s=0.3, replicas=TINY_REPLICAS, spinners=1)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Result:
-    details = {name: _under_load(extra, options.seconds) for name, extra in CONFIGURATIONS.items()}
+    size = TINY if options.tiny else Size(under_load_s=options.seconds)
+    details = {name: _under_load(extra, size) for name, extra in CONFIGURATIONS.items()}
     return Result(
         name="load",
         figures={
@@ -39,16 +50,16 @@ def run(options: argparse.Namespace) -> Result:
             "slowdown": max(_slowdown(found) for found in details.values()),
         },
         bounds={"false_evictions": 0},
-        details={**details, "cores": os.cpu_count(), "spinners": SPINNERS, "replicas": REPLICAS},
+        details={**details, "cores": os.cpu_count(), "spinners": size.spinners, "replicas": size.replicas},
     )
 
 
-def _under_load(extra: tuple[str, ...], seconds: float) -> dict[str, Any]:
-    with crew(*extra) as job:
+def _under_load(extra: tuple[str, ...], size: Size) -> dict[str, Any]:
+    with crew(*extra, replicas=size.replicas) as job:
         job.wait_until_warm()
-        before = _steps_per_s(job, BEFORE_S)
-        with spinners(SPINNERS), Wakeups() as wakeups:
-            during = _steps_per_s(job, seconds)
+        before = _steps_per_s(job, size.before_s)
+        with spinners(size.spinners), Wakeups() as wakeups:
+            during = _steps_per_s(job, size.under_load_s)
         job.traces.read()
         causes = sorted({adoption.cause for adoption in job.traces.adoptions if adoption.view > 1})
         return {
@@ -57,7 +68,7 @@ def _under_load(extra: tuple[str, ...], seconds: float) -> dict[str, Any]:
             "sched_ms": {**spread(wakeups.late_ms), "p99": p99(wakeups.late_ms)},
             "views": len(job.traces.views()),
             "causes": causes,
-            "seconds": seconds,
+            "seconds": size.under_load_s,
         }
 
 

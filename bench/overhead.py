@@ -21,6 +21,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +34,33 @@ from outlast.testing.cluster import LocalCluster
 
 PROGRAM = str(Path(__file__).with_name("duel.py"))
 REPLICAS = (2, 3)
-LARGE = {"width": 1024, "batch": 32, "steps": 5}
-SMALL = {"width": 64, "batch": 8, "steps": 60}
 RATIO = 1.00
 RATIO_HIGH = 1.05
 RATIO_SMALL = 0.80
 GRADIENTS_WORTH = 2
 FLOAT_BYTES = 4
-MEMORY_REPLICAS = 2
 MEMORY_WIDTHS = (128, 1024)
 MEMORY_LAYERS = 4
 MEMORY_STEPS = 5
 WITHIN_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    pairs: int
+    replicas: Sequence[int] = REPLICAS
+    memory_replicas: int = 2
+    large: Mapping[str, int] = field(default_factory=lambda: {"width": 1024, "batch": 32, "steps": 5})
+    small: Mapping[str, int] = field(default_factory=lambda: {"width": 64, "batch": 8, "steps": 60})
+
+
+TINY = Size(
+    pairs=1,
+    replicas=(2,),
+    memory_replicas=1,
+    large={"width": 64, "batch": 8, "steps": 2},
+    small={"width": 16, "batch": 2, "steps": 2},
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +69,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Result:
-    large = {n: _duel(n, options.pairs, LARGE) for n in REPLICAS}
-    small = {n: _duel(n, options.pairs, SMALL) for n in REPLICAS}
+    size = TINY if options.tiny else Size(pairs=options.pairs)
+    large = {n: _duel(n, size.pairs, size.large) for n in size.replicas}
+    small = {n: _duel(n, size.pairs, size.small) for n in size.replicas}
     worst = max((_clock(pairs) for pairs in large.values()), key=lambda ratio: ratio.median)
     figures = {
         "ratio": worst.median,
@@ -68,7 +86,7 @@ def run(options: argparse.Namespace) -> Result:
         "small": {f"n{n}": _described(pairs) for n, pairs in small.items()},
     }
     if not options.no_memory:
-        needs = {side: _bytes_per_parameter(side) for side in ("ddp", "outlast")}
+        needs = {side: _bytes_per_parameter(side, size.memory_replicas) for side in ("ddp", "outlast")}
         figures["extra_bytes_per_param"] = needs["outlast"] - needs["ddp"]
         figures["extra_vectors"] = figures["extra_bytes_per_param"] / FLOAT_BYTES
         bounds["extra_bytes_per_param"] = GRADIENTS_WORTH * FLOAT_BYTES
@@ -100,7 +118,7 @@ def _described(pairs: Pairs) -> dict[str, Any]:
     }
 
 
-def _duel(replicas: int, pairs: int, what: dict[str, int]) -> Pairs:
+def _duel(replicas: int, pairs: int, what: Mapping[str, int]) -> Pairs:
     print(f"bench: {replicas} replicas, {what['width']} wide …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as name:
         _outlast({**what, "mode": "duel", "pairs": pairs, "replicas": replicas, "directory": name})
@@ -111,9 +129,9 @@ def _duel(replicas: int, pairs: int, what: dict[str, int]) -> Pairs:
     return found
 
 
-def _bytes_per_parameter(side: str) -> float:
+def _bytes_per_parameter(side: str, replicas: int) -> float:
     print(f"bench: memory of {side} …", file=sys.stderr, flush=True)
-    few, many = (_peak_bytes(side, width) for width in MEMORY_WIDTHS)
+    few, many = (_peak_bytes(side, replicas, width) for width in MEMORY_WIDTHS)
     return (many - few) / (_parameters(MEMORY_WIDTHS[1]) - _parameters(MEMORY_WIDTHS[0]))
 
 
@@ -121,11 +139,11 @@ def _parameters(width: int) -> int:
     return MEMORY_LAYERS * (width * width + width)
 
 
-def _peak_bytes(side: str, width: int) -> float:
+def _peak_bytes(side: str, replicas: int, width: int) -> float:
     """The median over the replicas."""
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as name:
         plan = {"mode": side, "width": width, "batch": 8, "steps": MEMORY_STEPS}
-        plan |= {"replicas": MEMORY_REPLICAS, "directory": name}
+        plan |= {"replicas": replicas, "directory": name}
         if side == "outlast":
             _outlast(plan)
         else:

@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.02
 
 
 class StateArrivals(logging.Handler):
-    """Hears the engine say that a snapshot has come: its size and how long it was on its way."""
+    """Hears the library say that a snapshot has come: its size and how long it was on its way."""
 
     def __init__(self, trace: TextIO) -> None:
         super().__init__(logging.INFO)
@@ -39,6 +39,8 @@ class StateArrivals(logging.Handler):
         if record.msg.startswith("the state of") and isinstance(record.args, tuple):
             size_bytes, took_s = record.args
             write(self._trace, {"size_bytes": size_bytes, "took_s": took_s})
+        elif record.levelno >= logging.WARNING:
+            print(record.getMessage(), file=sys.stderr, flush=True)
 
 
 def write(trace: TextIO, entry: dict[str, object]) -> None:
@@ -51,9 +53,10 @@ def main() -> None:
     hand = handover()
     assert hand is not None, "run it with `outlast run`"
     trace = (directory / f"replica-{hand.replica}.steps").open("a", buffering=1)
-    engine = logging.getLogger("outlast.train.engine")
-    engine.addHandler(StateArrivals(trace))
-    engine.setLevel(logging.INFO)
+    # The package's logger, since which module says it is nobody's business but the library's.
+    library = logging.getLogger("outlast.train")
+    library.addHandler(StateArrivals(trace))
+    library.setLevel(logging.INFO)
     while (directory / "hold").exists():
         if (directory / "copy").exists():
             size_bytes = int((directory / "copy").read_text())

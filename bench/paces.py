@@ -20,7 +20,7 @@ IMPORTABLE = {
     )
 }
 LOOK_EVERY_S = 0.02
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict_saver import async_save
 
 BLOCK_BYTES = 8 << 20
 
@@ -36,6 +35,9 @@ class Copied:
 
 def dcp_blocks_s(state: dict[str, Any], folder: Path) -> float:
     """How long torch's own asynchronous save holds its caller."""
+    # It takes a second to import, and only one of the programs that need this file saves with it.
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+
     begin = time.perf_counter()
     saving = async_save(state, checkpoint_id=str(folder), no_dist=True)
     blocked_s = time.perf_counter() - begin

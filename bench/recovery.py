@@ -30,6 +30,7 @@ from bench.stats import median, p90, spread
 from outlast.testing.cluster import LocalCluster
 
 SIZES = (3, 4, 8)
+TINY_SIZES = (2,)
 STEP_SLEEP_S = 0.03
 CALM_S = (0.3, 0.8)
 STALL_MEDIAN_S = 0.15
@@ -44,7 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Result:
-    found = {size: _one_size(size, options.kills_per_size) for size in SIZES}
+    sizes, kills = (TINY_SIZES, 1) if options.tiny else (SIZES, options.kills_per_size)
+    found = {size: _one_size(size, kills) for size in sizes}
     figures = {
         "stall_s_median": max(median(one["stalls_s"]) for one in found.values()),
         "stall_s_p90": max(p90(one["stalls_s"]) for one in found.values()),

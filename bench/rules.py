@@ -32,6 +32,7 @@ from outlast import rules
 
 N, F, D = 16, 3, 10_000_000
 ROUNDS = 5
+TINY_D = 10_000
 BOUNDS: dict[str, float] = {
     "median": 3,
     "trimmed_mean": 3,
@@ -67,21 +68,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Result:
+    d, rounds = (TINY_D, 1) if options.tiny else (D, ROUNDS)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows = torch.randn(N, D, generator=torch.Generator().manual_seed(SEED))
-        out = torch.empty(D)
+        rows = torch.randn(N, d, generator=torch.Generator().manual_seed(SEED))
+        out = torch.empty(d)
         first_s = {name: _seconds(partial(rule, out=out), rows) for name, rule in RULES.items()}
         pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in RULES}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, rule in RULES.items():
                 read_s = _seconds(torch.sum, rows)
                 pairs[name].append((_seconds(partial(rule, out=out), rows), read_s))
         details: dict[str, Any] = {
             "n": N,
             "f": F,
-            "d": D,
+            "d": d,
             "read_ms": 1000 * median([read for times in pairs.values() for _, read in times]),
             "ms": {name: 1000 * median([own for own, _ in times]) for name, times in pairs.items()},
             "first_call_s": first_s,
@@ -96,7 +98,7 @@ def run(options: argparse.Namespace) -> Result:
         "x_read_limit": {name: paired_ratio(times).median for name, times in pairs.items()}
     }
     floors: dict[str, Figure] = {}
-    if not options.no_peers:
+    if not (options.no_peers or options.tiny):
         peers_s = peer_seconds()
         details["peers_s"] = peers_s
         for peer, seconds in peers_s.items():
@@ -130,7 +132,7 @@ def peer_seconds() -> dict[str, dict[str, float]]:
 
 def _make_alike(rows: torch.Tensor) -> None:
     """Contributions that differ by a thousandth of what they have in common, as trained weights do."""
-    rows.mul_(1e-3).add_(torch.randn(D, generator=torch.Generator().manual_seed(SEED + 1)))
+    rows.mul_(1e-3).add_(torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(SEED + 1)))
 
 
 def _seconds(call: Callable[[torch.Tensor], object], rows: torch.Tensor) -> float:

@@ -176,7 +176,7 @@ def throughput(plan: Plan, directory: Path) -> Found:
             trainee.saving._cadence.failed_over()
         pairs = []
         for number in range(plan["pairs"] + WARM_UP_ROUNDS):
-            interval_s = trainee.saving._cadence.interval_s(time.monotonic())
+            interval_s = min(trainee.saving._cadence.interval_s(time.monotonic()), plan["longest_s"])
             pair: Found = {"interval_s": interval_s}
             for side in ("on", "off") if number % 2 else ("off", "on"):
                 pair[side] = _steps_per_s(trainee, interval_s, saving=side == "on")

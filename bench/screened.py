@@ -34,7 +34,9 @@ class Switch:
         exchange = engine._exchange
         exchange.screening = self._screening if on else None
         exchange.plan.screened = exchange._layout.parameter_buckets if on else 0
-        engine.conduct.participant.steps.judges = on
+        steps = engine.conduct.participant.steps
+        # One is for the views to come, the other for the one in force.
+        steps.judges = steps._attempts._judges = on
 
 
 def main() -> None:

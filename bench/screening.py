@@ -15,18 +15,18 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.lifeline import lifeline
-from bench.overhead import LARGE, SMALL, WITHIN_S
+from bench.overhead import REPLICAS, TINY, WITHIN_S, Size
 from bench.paired import Ratio, paired_ratio
 from bench.result import Result
 from bench.stats import spread
 from outlast.testing.cluster import LocalCluster
 
 PROGRAM = str(Path(__file__).with_name("screened.py"))
-REPLICAS = (2, 3)
 RATIO_LEAST = 0.99
 
 
@@ -36,8 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Result:
-    large = {n: _measure(n, options.screening_pairs, LARGE) for n in options.screening_replicas}
-    small = {n: _measure(n, options.screening_pairs, SMALL) for n in options.screening_replicas}
+    size = Size(pairs=options.screening_pairs, replicas=options.screening_replicas)
+    if options.tiny:
+        size = TINY
+    large = {n: _measure(n, size.pairs, size.large) for n in size.replicas}
+    small = {n: _measure(n, size.pairs, size.small) for n in size.replicas}
     worst = min((_ratio(pairs, "s") for pairs in large.values()), key=lambda ratio: ratio.median)
     return Result(
         name="screening",
@@ -74,7 +77,7 @@ def _described(pairs: Pairs) -> dict[str, Any]:
     }
 
 
-def _measure(replicas: int, pairs: int, what: dict[str, int]) -> Pairs:
+def _measure(replicas: int, pairs: int, what: Mapping[str, int]) -> Pairs:
     print(f"bench: {replicas} replicas, {what['width']} wide …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as name:
         plan = json.dumps({**what, "pairs": pairs, "replicas": replicas, "directory": name})

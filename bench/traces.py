@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.following import Following
 
 LOOK_EVERY_S = 0.02
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 @dataclass(frozen=True)

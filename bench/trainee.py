@@ -7,6 +7,7 @@ instead of the clock, so that a benchmark knows which of its steps hold one.
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -50,6 +51,8 @@ class Heard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg.startswith("the checkpoint of step %d is committed") and isinstance(record.args, tuple):
             self.saved.append(Saved(*record.args))  # type: ignore[arg-type]
+        elif record.levelno >= logging.WARNING:
+            print(record.getMessage(), file=sys.stderr, flush=True)
 
 
 class Trainee:
@@ -71,7 +74,8 @@ class Trainee:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        log = logging.getLogger("outlast.train.saving")
+        # The package's logger, since which module says it is nobody's business but the library's.
+        log = logging.getLogger("outlast.train")
         log.addHandler(self._heard)
         log.setLevel(logging.INFO)
         self._stack.callback(log.removeHandler, self._heard)

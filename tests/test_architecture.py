@@ -15,12 +15,13 @@ SOURCE = Path(outlast.__file__).parent
 # Each package and what of Outlast it may import, beside itself. Dependencies point one way: what is lower in
 # the table knows nothing of what is above it. `cli` is the top: it may import anything.
 ALLOWED = {
-    "__main__": {"cli"},
+    "__main__": {"entry"},
+    "entry": {"cli"},
     "testing": {"run", "train", "state", "wire", "protocol", "kinship", "crashpoints", "errors"},
     "run": {"wire", "protocol", "kinship", "errors"},
     "coordinator": {"wire", "protocol", "kinship", "errors"},
-    "agent": {"wire", "protocol", "kinship", "errors"},
-    "train": {"mesh", "rules", "state", "wire", "protocol", "kinship", "crashpoints", "errors"},
+    "agent": {"wire", "protocol", "kinship", "parting", "errors"},
+    "train": {"mesh", "rules", "state", "wire", "protocol", "kinship", "parting", "crashpoints", "errors"},
     "mesh": {"wire", "protocol", "errors"},
     "state": {"protocol", "kinship", "errors"},
     "rules": {"errors"},
@@ -29,6 +30,7 @@ ALLOWED = {
     "protocol": {"errors"},
     "kinship": set(),
     "crashpoints": set(),
+    "parting": set(),
     "errors": set(),
 }
 
@@ -59,7 +61,18 @@ STANDALONE = {
 }
 FOREIGN = {"protocol": PURE, "errors": set[str](), "rules": (PURE - {"msgspec"}) | STANDALONE}
 
-PUBLIC = {"Data", "Job", "OutlastError", "Step", "join", "rules", "seed", "state_digest"}
+PUBLIC = {
+    "Checkpoint",
+    "Data",
+    "Job",
+    "OutlastError",
+    "Step",
+    "join",
+    "load",
+    "rules",
+    "seed",
+    "state_digest",
+}
 
 
 def modules() -> list[Path]:

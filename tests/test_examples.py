@@ -9,11 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from patience import PATIENCE_S
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SVG = "{http://www.w3.org/2000/svg}"
-
-# Each runs two trainings, one after the other.
-pytestmark = pytest.mark.timeout(450)
 
 
 def run(*command: str, home: Path) -> str:
@@ -23,7 +22,7 @@ def run(*command: str, home: Path) -> str:
         env={**os.environ, "OUTLAST_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return re.sub(r"^\[\d\] ", "", done.stdout, flags=re.MULTILINE)

@@ -2,7 +2,7 @@
 
 import sys
 
-from outlast.cli import main
+from outlast.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,8 @@ catch, delay or clean up after. `outlast.testing.crash` arms them.
 
     copying    about to copy a share of a checkpoint     committing the intent is recorded, nothing put
     written    the share is durable, nobody knows        committed  the manifest is put, nobody knows
-    intending  all shares are, the intent is not         restoring  a checkpoint is read, but not loaded
+    intending  all shares are, the intent is not         claimed    a claim is put, but not recorded
+    restoring  a checkpoint is read, but not loaded
 """
 
 import os
@@ -21,7 +22,7 @@ from collections.abc import Callable
 
 POINTS = ("forward", "backward", "scatter", "gather", "reduced", "optimizer", "joining", "serving")
 HEARING_POINTS = ("testify",)
-SAVE_POINTS = ("copying", "written", "intending", "committing", "committed", "restoring")
+SAVE_POINTS = ("copying", "written", "intending", "committing", "committed", "claimed", "restoring")
 
 armed: Callable[[str, int], bool] | None = None
 """Given a point and a step, whether to die there; None while nothing is armed."""

@@ -6,7 +6,6 @@
     │   ├── LoopError         the training loop does what a loop of steps must not do
     │   └── ScriptNotFound    the training script is not there
     ├── JobFailed             the job ended without finishing
-    │   └── ScriptFailed      a replica kept failing; carries its last words
     ├── TrainingDiverged      for many steps, nothing that was computed made sense
     ├── DataError             the training data could not be had
     │   ├── DatasetChanged    the dataset has another length than at the start
@@ -64,14 +63,6 @@ class ScriptNotFound(UsageError):
 
 class JobFailed(OutlastError):
     exit_code = 4
-
-
-class ScriptFailed(JobFailed):
-    """A replica kept failing before it got anywhere; `last_words` is the end of its output."""
-
-    def __init__(self, message: str, last_words: str = "") -> None:
-        super().__init__(message)
-        self.last_words = last_words
 
 
 class TrainingDiverged(OutlastError):

@@ -62,6 +62,11 @@ def become_subreaper(adopt: bool = True) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
 
 
+def wake_with_parents_death() -> None:
+    """Be woken when the parent dies: one that is stopped could not see to what the parent left behind."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 def set_name(name: str) -> None:
     """Set the name that `top` and `ps` show for this process; the kernel keeps 15 bytes of it."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
@@ -89,6 +94,8 @@ class Stat(NamedTuple):
     session: int
     started_ticks: int
     """When it was started, in ticks since the machine was: with its number, it names one process for good."""
+    wait_status: int
+    """What its parent will read, once it is a zombie."""
 
     @property
     def zombie(self) -> bool:
@@ -104,7 +111,8 @@ def stat(pid: int) -> Stat | None:
         return None
     fields = tail.split()
     state, parent, group, session = fields[:4]
-    return Stat(head.partition("(")[2], state, int(parent), int(group), int(session), int(fields[19]))
+    name = head.partition("(")[2]
+    return Stat(name, state, int(parent), int(group), int(session), int(fields[19]), int(fields[49]))
 
 
 def alive(pid: int) -> bool:
@@ -165,6 +173,15 @@ class ExitStatus:
     code: int | None
     signal: int | None
 
+    @classmethod
+    def of(cls, returncode: int) -> ExitStatus:
+        """From a number as `subprocess` has it, where a signal is negative."""
+        return cls(returncode, None) if returncode >= 0 else cls(None, -returncode)
+
+    @property
+    def returncode(self) -> int:
+        return -self.signal if self.signal is not None else self.code or 0
+
     @property
     def success(self) -> bool:
         return self.code == 0
@@ -176,13 +193,14 @@ class ExitStatus:
             return self.signal in _CRASHES
         return self.code != 0 and self.code not in _TOLD_TO_END
 
-    def describe(self, *, asked: bool = False) -> str:
-        """The end of a sentence that starts with "replica 3"; `asked` if we killed it ourselves."""
+    def describe(self, *, asked: bool = False, why: str = "") -> str:
+        """The end of a sentence that starts with "replica 3"; `asked` if we killed it ourselves, `why` if it
+        is known from elsewhere."""
         if self.signal is None:
             return f"exited with status {self.code}"
         known = self.signal in set(signal.Signals)
         name = signal.Signals(self.signal).name if known else f"signal {self.signal}"
-        hint = None if asked else _HINTS.get(self.signal)
+        hint = None if asked else why or _HINTS.get(self.signal)
         return f"was killed by {name}" + (f" ({hint})" if hint else "")
 
 
@@ -191,7 +209,6 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGIL
 _TOLD_TO_END = frozenset(128 + s for s in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM))
 
 _HINTS: dict[int, str] = {
-    signal.SIGKILL: "out of memory?",
     signal.SIGBUS: "shared memory or disk full?",
     signal.SIGSEGV: "a crash in native code",
     signal.SIGABRT: "a failed check in native code",
@@ -207,6 +224,14 @@ def exit_status(pidfd: int, *, reap: bool) -> ExitStatus | None:
     if result.si_code == os.CLD_EXITED:
         return ExitStatus(result.si_status, None)
     return ExitStatus(None, result.si_status)
+
+
+def unread_status(pid: int, parent: int) -> ExitStatus | None:
+    """How a process ended that its parent has not read the status of; None if it is no such zombie."""
+    found = stat(pid)
+    if found is None or not found.zombie or found.parent != parent:
+        return None
+    return ExitStatus.of(os.waitstatus_to_exitcode(found.wait_status))
 
 
 def reap(pid: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from outlast import kinship
 from outlast.kinship import ExitStatus
+from patience import PATIENCE_S
 
 Until = Any
 
@@ -76,7 +77,7 @@ def test_waiting_for_a_cpu_is_counted() -> None:
 
 
 async def _until_delayed(pid: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while (kinship.run_delay_s(pid) or 0.0) < 0.05:  # noqa: ASYNC110 (the kernel does not tell)
             await asyncio.sleep(0.01)
 

@@ -11,6 +11,7 @@ import pytest
 
 from outlast.agent import service
 from outlast.agent.service import NICE_AGAIN, AgentService
+from outlast.protocol.restarts import Legacy
 from outlast.protocol.views import JobSpec
 from outlast.wire.rundir import RunDirectory, RunFile
 
@@ -61,6 +62,16 @@ def test_a_replica_is_nice_when_it_is_started_again_but_only_if_it_can_take_that
     first, second = (life["nice"] for life in lives(tmp_path, wait_until))
     assert isinstance(first, int)
     assert second == min(19, first + (NICE_AGAIN if allowed else 0))
+
+
+def test_what_an_agent_has_counted_is_there_for_the_next_one(tmp_path: Path, wait_until: Until) -> None:
+    lives(tmp_path, wait_until)
+    home = RunDirectory(tmp_path / "run").agent("agent-0")
+    assert service.read_legacy(home).tallies[0].own_failures >= 1
+    (home / service.LEGACY).write_text("half of it {")
+    assert service.read_legacy(home) == Legacy()
+    (home / service.LEGACY).unlink()
+    assert service.read_legacy(home) == Legacy()
 
 
 def test_the_number_of_threads_is_the_runs_and_costs_no_warm_start(

@@ -124,7 +124,7 @@ def test_a_quick_run_measures_what_is_promised(monkeypatch: pytest.MonkeyPatch, 
         return [[0.9 if task.attack is None else 0.88] * len(task.runs) for task in tasks]
 
     monkeypatch.setattr(byzantine, "carried_out", answers)
-    options = argparse.Namespace(quick=True, longer=3, no_byzfl=True, pictures=tmp_path)
+    options = argparse.Namespace(tiny=False, quick=True, longer=3, no_byzfl=True, pictures=tmp_path)
     result: Result = byzantine.run(options)
     found = json.loads(result.as_json())
     assert found["accuracy_drop_points"] == pytest.approx(2)

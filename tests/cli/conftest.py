@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
+
 Outlast = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -27,7 +29,7 @@ def outlast(tmp_path: Path, home: Path) -> Outlast:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
 
     return run

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from outlast import cli, errors
+from patience import PATIENCE_S
 
 Outlast = Any
 
@@ -42,6 +46,44 @@ def test_an_error_is_told_without_a_traceback(outlast: Outlast) -> None:
     done = outlast("run", "nowhere.py")
     assert done.stderr.startswith("outlast: there is no script nowhere.py")
     assert done.stdout == ""
+
+
+SLOW = """
+import importlib.abc, signal, sys, time
+# Whoever runs this in the background may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "outlast.cli":
+            print("importing", flush=True)
+            time.sleep(100)
+sys.meta_path.insert(0, Slow())
+from outlast.entry import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_before_anything_is_loaded() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+        assert process.stderr.read() == ""
+
+
+def test_who_has_seen_enough_of_our_output_gets_no_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "outlast", "sim", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_ctrl_c_is_not_an_error_in_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from outlast.state.vault.chunking import chunk_ranges
 from outlast.state.vault.chunks import ChunkWriter
 from outlast.state.vault.housekeeping import holding_still
 from outlast.state.vault.manifest import Claim, Manifest
-from outlast.state.vault.names import chunk_name, manifest_name
+from outlast.state.vault.names import ENDED, chunk_name, manifest_name
 from outlast.state.vault.occupancy import Process, note_end
 from outlast.state.vault.vault import Vault, now_as_text, program_versions
 
@@ -102,7 +102,7 @@ def test_listing(vault: Vault, capsys: pytest.CaptureFixture[str]) -> None:
     flip(path_of(vault, manifest_name(1, 10)), 100)
     assert checkpoints.main(["ls", url(vault)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["step", "claim", "age", "size", "new", "run", "state"]
+    assert lines[0].split() == ["step", "claim", "age", "size", "new", "run", "state", "names"]
     found = {int(line.split()[0]): line for line in lines[1:7]}
     assert found[25].endswith("good") or "good" in found[25]
     for step, state in [(35, "incomplete"), (40, "off trunk"), (20, "good"), (10, "unreadable")]:
@@ -291,3 +291,25 @@ def test_errors_help(vault: Vault, tmp_path: Path, capsys: pytest.CaptureFixture
     Vault(Files(tmp_path / "begun")).make_claim(run="r", lineage=1, base=None)
     assert outlast_main(["checkpoints", "ls", str(tmp_path / "begun")]) == 10
     assert "saved nothing yet" in capsys.readouterr().err
+
+
+def test_a_name_does_where_a_step_does(
+    vault: Vault, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    vault.point("best", vault.read_manifest(manifest_name(1, 20)))
+    vault.point(ENDED, vault.read_manifest(manifest_name(1, 40)))
+    rows = {row["step"]: row["names"] for row in told(capsysbinary, "ls", url(vault))["checkpoints"]}
+    assert rows == {40: ["(the end)"], 30: [], 20: ["best"], 10: []}
+    assert told(capsysbinary, "show", url(vault), "best")["step"] == 20
+    assert told(capsysbinary, "show", url(vault), "30")["step"] == 30
+    assert told(capsysbinary, "verify", url(vault), "best")["checkpoints"][0]["name"] == manifest_name(1, 20)
+    out = tmp_path / "best.safetensors"
+    assert told(capsysbinary, "export", url(vault), "best", str(out))["step"] == 20
+    assert load_file(out)["weight"].shape == (20, 20)
+    pruned = told(capsysbinary, "prune", url(vault), "--keep-last", "1", "--dry-run")
+    assert manifest_name(1, 20) in pruned["kept"]
+    with pytest.raises(UsageError, match=r"no checkpoint 'bets'.*: best\."):
+        checkpoints.main(["show", url(vault), "bets"])
+    with pytest.raises(UsageError, match="once"):
+        checkpoints.main(["show", url(vault), "best", "--step", "20"])
+    assert told(capsysbinary, "rewind", url(vault), "--to", "best", "--yes")["step"] == 20

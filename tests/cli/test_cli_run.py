@@ -64,6 +64,13 @@ def test_what_cannot_be_read_preloads_nothing(tmp_path: Path) -> None:
     ("arguments", "word"),
     [
         (["--no-such-flag", "train.py"], "--no-such-flag"),
+        (
+            ["-n", "2", "--lr", "0.1", "train.py", "x"],
+            "--lr is no option of outlast run. Options of the script",
+        ),
+        (["-n", "2", "--lr", "0.1", "train.py", "x"], "outlast run -n 2 train.py --lr 0.1 x"),
+        (["--lr=0.1", "train.py"], "outlast run train.py --lr=0.1"),
+        (["--min-replica", "2", "train.py"], "Did you mean --min-replicas?"),
         (["-n", "many", "train.py"], "many"),
         (["-n", "0", "train.py"], "-n is 0"),
         (["-n", "1", "--agents", "2", "train.py"], "--agents is 2"),
@@ -121,7 +128,8 @@ def test_a_syntax_error_is_the_scripts_own(outlast: Outlast, tmp_path: Path, hom
     (tmp_path / "train.py").write_text("def broken(:\n")
     done = outlast("run", "-n", "2", "--name", "job", "train.py")
     assert done.returncode == 4
-    assert "    SyntaxError: invalid syntax" in done.stderr
+    assert "SyntaxError: invalid syntax" in done.stderr
+    assert "outlast: failed after" in done.stderr
 
     again = outlast("run", "--name", "job", "train.py")
     assert again.returncode == 2

@@ -20,8 +20,6 @@ from outlast.state.vault.vault import Vault
 from servers.faulty_proxy import Fault, FaultyProxy
 from servers.seaweedfs import BUCKET, SeaweedFS
 
-pytestmark = pytest.mark.timeout(300)
-
 SHARDS = 4
 ENDLESS = {"steps": 250, "pace_s": 0.04}
 """More than a test that kills gets to."""
@@ -125,6 +123,7 @@ def test_a_run_that_is_killed_again_and_again_is_resumed_with_any_number_of_repl
 
 
 IN_MAKE_TEST = ("written", "committed")
+AT_THE_START = ("claimed", "restoring")
 
 
 @pytest.mark.parametrize(
@@ -134,13 +133,13 @@ def test_a_power_cut_at_any_point_of_a_save_loses_nothing_that_was_committed(
     tmp_path: Path, point: str
 ) -> None:
     url, ledgers = str(tmp_path / "vault"), tmp_path / "ledgers"
-    step = 10 if point != "restoring" else 0
+    step = 10 if point not in AT_THE_START else 0
     with saving_run(2, url, "--power-cut", f"{point}@{step}", steps=100, ledgers=ledgers) as run:
         run.wait_until("nothing is left running", lambda: run.processes() == [])
     found = committed(url)
     assert 100 not in found, "there was no power cut"
     assert any(step >= 10 for step in found) == (point == "committed"), found
-    assert not found or point != "restoring"
+    assert not found or point not in AT_THE_START
     with saving_run(3, url, steps=100, pace_s=0, ledgers=ledgers) as run:
         run.finish()
         assert f"joined at {found[0] if found else 0}" in run.said("stdout")
@@ -156,9 +155,10 @@ def test_kills_of_writers_and_committers_leave_no_trace(tmp_path: Path) -> None:
     assert committed(url)[0] == 250
 
 
-def test_the_coordinator_is_killed_before_it_hears_of_the_intent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["intending@10", "claimed@0"])
+def test_the_coordinator_is_killed_before_it_hears_what_it_shall_record(tmp_path: Path, moment: str) -> None:
     url = str(tmp_path / "vault")
-    with saving_run(2, url, "--strike-coordinator", "intending@10", steps=100) as run:
+    with saving_run(2, url, "--strike-coordinator", moment, steps=100) as run:
         run.wait_for_step(30)
         run.finish()
     assert committed(url)[0] == 100
@@ -182,9 +182,17 @@ def test_a_run_that_is_told_to_stop_saves_its_state_before_it_leaves(tmp_path: P
     with saving_run(2, url, every="1h", steps=100_000) as run:
         run.wait_for_all()
         reached = max(run.steps().values())
-        run.signal_launcher(signal.SIGTERM)
-        run.wait_until("nothing is left running", lambda: run.processes() == [])
-    assert committed(url)[0] >= reached
+        run.signal_launcher(signal.SIGINT)
+        assert run.wait() == 130
+        assert run.processes() == []
+        saved = committed(url)[0]
+        last = run.said("stderr").splitlines()[-1]
+    assert saved >= reached
+    assert re.fullmatch(
+        rf"outlast: stopped at step \d+; (step {saved} is saved in|saved to) {re.escape(url)}, the same "
+        r"command goes on from there",
+        last,
+    )
 
 
 @pytest.mark.parametrize("fault", [Fault.DENY, pytest.param(Fault.SLOW_DOWN, marks=pytest.mark.soak)])

@@ -11,6 +11,7 @@ from outlast.wire.address import parse_address
 from outlast.wire.control import CONTROL
 from outlast.wire.framing import MAX_FRAME_BYTES
 from outlast.wire.streams import connect
+from patience import PATIENCE_S
 
 Job = Any
 
@@ -26,7 +27,7 @@ GARBAGE = [
 
 def knock(address: str, data: bytes) -> None:
     """Connect, say something, and listen until the other side hangs up."""
-    sock = socket.create_connection(parse_address(address), timeout=30)
+    sock = socket.create_connection(parse_address(address), timeout=PATIENCE_S)
     with sock, contextlib.suppress(OSError):
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
@@ -46,7 +47,7 @@ async def trespass(job: Job, role: str, name: str, message: Message) -> None:
         codec=CONTROL,
         deadline_s=30,
     )
-    async with asyncio.timeout(30), stream:
+    async with asyncio.timeout(PATIENCE_S), stream:
         stream.send(message)
         async for _ in stream:
             pass
@@ -106,7 +107,7 @@ def test_a_crowd_at_the_door_keeps_nobody_out(start_job: Job) -> None:
         job.wait_for_all()
         address = parse_address(job.directory.read().address)
         for _ in range(200):
-            crowd.enter_context(socket.create_connection(address, timeout=30))
+            crowd.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
         job.kill(1)
         job.wait_for_life(1, 2)
         assert job.status().rejected["crowded"] >= 1

@@ -8,8 +8,6 @@ from training_run import TrainingRun
 
 from outlast.train.audit import merge_ledgers
 
-pytestmark = pytest.mark.timeout(300)
-
 MANTISSA_BITS = 23
 
 

@@ -10,8 +10,6 @@ from training_run import TrainingRun
 
 from outlast.crashpoints import POINTS
 
-pytestmark = pytest.mark.timeout(300)
-
 # One replica lives through it all, until the test kills it, too: the state must not die out.
 CRASHES = {
     2: "scatter@8:0 joining@any:0.2 gather@any:0.3 backward@any:1.2 optimizer@any:1.3",

@@ -8,8 +8,6 @@ from training_run import TrainingRun
 
 from outlast import kinship
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def test_a_replica_that_was_stopped_is_evicted_and_comes_back() -> None:
     # A wide window: an evicted process has a multiple of it to come back by itself before it is replaced.
@@ -124,4 +122,18 @@ def test_with_workers_nothing_is_lost_and_nobody_is_left_behind() -> None:
         run.wait_for_steps(0, 1)
         run.kill(1)
         run.wait_for_life(1, 2)
+        run.finish()
+
+
+@pytest.mark.soak
+def test_who_joins_among_steps_of_several_seconds_gets_in() -> None:
+    """Members come to the view with it at the end of their step; its first connections are closed by then."""
+    with TrainingRun(2, pace_s=6.5, steps=60) as run:
+        run.wait_for_all()
+        run.kill(1)
+        status = run.wait_for_life(1, 2)
+        came = run.steps()[1]
+        run.wait_until("it takes part", lambda: run.steps()[1] > came + 1)
+        member = status.view.member(1)
+        assert member is not None and member.incarnation == 2, "its first new life is the one that joins"
         run.finish()

@@ -4,8 +4,6 @@ import pytest
 from training_job import RULES
 from training_run import TrainingRun
 
-pytestmark = pytest.mark.timeout(300)
-
 # The one that remembers its last result is tried every time.
 ALWAYS = ("centred_clipping",)
 EACH_RULE = [pytest.param(rule, marks=[] if rule in ALWAYS else [pytest.mark.soak]) for rule in RULES]

@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,14 @@ class Net(nn.Module):
 def flip_bit(model: nn.Module, optimizer: torch.optim.Optimizer, what: str) -> None:
     """One bit of the mantissa of one number; not the lowest, which the next update may well round away."""
     parameter = list(model.parameters())[-2]
-    target = {"parameter": parameter.data, "moment": optimizer.state[parameter]["exp_avg"]}[what]
-    target.view(-1)[3:4].view(torch.int32).bitwise_xor_(1 << 12)
+    targets = {
+        "parameter": (parameter.data, 12),
+        "moment": (optimizer.state[parameter]["exp_avg"], 12),
+        # Each step forgets a tenth of what it was, so only a higher one still shows in the end.
+        "statistic": (dict(model.named_buffers())["norm.running_var"], 21),
+    }
+    target, bit = targets[what]
+    target.view(-1)[3:4].view(torch.int32).bitwise_xor_(1 << bit)
 
 
 def strike_at(place: str, *, everything: bool) -> None:
@@ -198,6 +205,9 @@ def main() -> None:
     arguments.add_argument("--verify", default="auto")
     arguments.add_argument("--flip", nargs="*", default=[], metavar="REPLICA@STEP:WHAT")
     arguments.add_argument("--fail", default="", metavar="STEP:REPLICA", help="an error of the script's own")
+    arguments.add_argument(
+        "--exit", default="::", metavar="STEP:REPLICA:HOW", help="it ends there as if all were done"
+    )
     options = arguments.parse_args()
     crash_by_plan(options.crash)
     if options.power_cut:
@@ -215,6 +225,7 @@ def main() -> None:
     if options.stop_giving is not None:
         stop_giving(options.stop_giving)
     fail_step, _, fail_replica = options.fail.partition(":")
+    exit_step, exit_replica, exit_how = options.exit.split(":")
     paced = options.pace > 0
     flips = {}
     for flip in options.flip:
@@ -249,6 +260,8 @@ def main() -> None:
                     time.sleep(options.pace if step.number < options.steps // 2 else 3 * options.pace)
                 if str(step.number) == fail_step and fail_replica in ("all", str(job.replica)):
                     raise RuntimeError(f"a mistake at step {step.number}")
+                if (str(step.number), str(job.replica)) == (exit_step, exit_replica):
+                    {"os._exit": os._exit, "sys.exit": sys.exit}[exit_how](0)
                 loss = nn.functional.cross_entropy(model(x), y)
                 first, count = sickness.get(job.replica, (0, 0))
                 if step.number >= first and count:

@@ -11,9 +11,7 @@ from pathlib import Path
 from outlast.protocol.messages import Status
 from outlast.testing.cluster import LocalCluster
 from outlast.train.audit import merge_ledgers
-
-PATIENCE_S = 100.0
-"""Restarted replicas are niced: on a machine with much else to do they take their time."""
+from patience import PATIENCE_S
 
 SCRIPT = str(Path(__file__).with_name("training_job.py"))
 

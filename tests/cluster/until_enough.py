@@ -33,6 +33,7 @@ def main() -> None:
     traces.mkdir(exist_ok=True)
     enough = hand.run / "enough"
     Attentive(Arguments(enough=enough, step_s=0.005, busy=False, talk=0, fail_at=-1, trace=traces)).run()
+    print("it was enough", flush=True)
 
 
 if __name__ == "__main__":

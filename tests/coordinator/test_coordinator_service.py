@@ -34,8 +34,7 @@ from outlast.wire.control import CONTROL
 from outlast.wire.handover import Handover
 from outlast.wire.progress import Progress
 from outlast.wire.rundir import RunDirectory, RunFile
-
-PATIENCE_S = 30.0
+from patience import PATIENCE_S
 
 
 class Coordinator:
@@ -104,7 +103,13 @@ def link(directory: RunDirectory, views: list[View], serial: int = 1) -> Link:
 def dial(directory: RunDirectory, role: str, name: str) -> BlockingStream[Message]:
     run = directory.read()
     return BlockingStream.connect(
-        run.address, job="job", token=directory.token(), role=role, name=name, codec=CONTROL, deadline_s=30
+        run.address,
+        job="job",
+        token=directory.token(),
+        role=role,
+        name=name,
+        codec=CONTROL,
+        deadline_s=PATIENCE_S,
     )
 
 

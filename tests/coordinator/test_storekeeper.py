@@ -23,6 +23,7 @@ from outlast.protocol.election import (
     WatchProgress,
 )
 from outlast.protocol.views import JobSpec, Membership, View
+from patience import PATIENCE_S
 
 SPEC = JobSpec(name="job", replicas=2, shards=2)
 
@@ -36,7 +37,7 @@ class Desk:
         self.keeper = Storekeeper(store, name, lease_s, deliver=tell, on_damage=tell)
 
     async def answer(self) -> Any:
-        return await asyncio.wait_for(self._events.get(), 30)
+        return await asyncio.wait_for(self._events.get(), PATIENCE_S)
 
     async def ask(self, request: Callable[..., object], *arguments: object) -> Any:
         request(*arguments)

@@ -1,21 +1,22 @@
 """What the tests of this package share: a sink that remembers, meshes that are closed, and a bare peer."""
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from outlast.mesh.frames import Header
+from leaks import nothing_new
+from outlast.mesh.frames import Header, seal
 from outlast.mesh.greeting import Credentials, Greeting
 from outlast.mesh.transport import Mesh
+from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
 from outlast.wire.address import parse_address
+from patience import PATIENCE_S
 
 JOB = "job-1"
 TOKEN = bytes(range(32))
-PATIENCE_S = 20.0
 
 
 class Recorder:
@@ -30,26 +31,28 @@ class Recorder:
         self.on_arrived: Callable[[Member, Header], object] = lambda _m, _h: None
         self.on_connected: Callable[[Member], object] = lambda _m: None
         self.on_lost: Callable[[Member], object] = lambda _m: None
+        self.on_line: Callable[[Line], object] = lambda _l: None
         self.threads: set[str] = set()
 
-    def destination(self, sender: Member, header: Header) -> memoryview | None:
+    def destination(self, line: Line, header: Header) -> memoryview | None:
         self.threads.add(threading.current_thread().name)
         return self.on_destination(header)
 
-    def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
-        self.on_arrived(sender, header)
+    def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
+        self.on_arrived(line.peer, header)
         with self.changed:
-            self.frames.append((sender, header, None if payload is None else bytes(payload)))
+            self.frames.append((line.peer, header, None if payload is None else bytes(payload)))
             self.changed.notify_all()
 
-    def connected(self, peer: Member) -> None:
-        self._note("connected", peer)
-        self.on_connected(peer)
+    def connected(self, line: Line) -> None:
+        self.on_line(line)
+        self._note("connected", line.peer)
+        self.on_connected(line.peer)
 
-    def lost(self, peer: Member, why: str) -> None:
+    def lost(self, line: Line, why: str) -> None:
         self.reasons.append(why)
-        self._note("lost", peer)
-        self.on_lost(peer)
+        self._note("lost", line.peer)
+        self.on_lost(line.peer)
 
     def _note(self, what: str, peer: Member) -> None:
         self.threads.add(threading.current_thread().name)
@@ -115,17 +118,15 @@ class Party:
 @contextlib.contextmanager
 def party(*replicas: int, **options: Any) -> Iterator[Party]:
     """Leaves no thread and no descriptor behind."""
-    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     made = Party()
-    try:
-        for replica in replicas:
-            made.add(replica, **options)
-        yield made
-    finally:
-        for mesh in made.meshes.values():
-            mesh.close(flush_within_s=0.1)
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with nothing_new():
+        try:
+            for replica in replicas:
+                made.add(replica, **options)
+            yield made
+        finally:
+            for mesh in made.meshes.values():
+                mesh.close(flush_within_s=0.1)
 
 
 @contextlib.contextmanager
@@ -146,6 +147,11 @@ def ends(sock: socket.socket) -> bool:
     with contextlib.suppress(ConnectionError):
         return sock.recv(1) == b""
     return True
+
+
+def framed(number: int, header: Header, payload: bytes = b"") -> bytes:
+    """The bytes of the frame of that number on its connection."""
+    return header.pack() + payload + seal(number)
 
 
 def head(step: int = 0, size: int = 0, **fields: int) -> Header:

@@ -9,7 +9,7 @@ from mesh_peers import Recorder, head, party
 
 from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
-from outlast.protocol.views import Member
+from outlast.protocol.lines import Line
 
 
 class Logbook(Recorder):
@@ -19,18 +19,18 @@ class Logbook(Recorder):
         super().__init__()
         self.book: list[tuple[str, int, int, int]] = []
 
-    def connected(self, peer: Member) -> None:
-        self.book.append(("connected", peer.replica, peer.incarnation, 0))
-        super().connected(peer)
+    def connected(self, line: Line) -> None:
+        self.book.append(("connected", line.peer.replica, line.peer.incarnation, 0))
+        super().connected(line)
 
-    def lost(self, peer: Member, why: str) -> None:
-        self.book.append(("lost", peer.replica, peer.incarnation, 0))
-        super().lost(peer, why)
+    def lost(self, line: Line, why: str) -> None:
+        self.book.append(("lost", line.peer.replica, line.peer.incarnation, 0))
+        super().lost(line, why)
 
-    def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
+    def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
         assert payload is None or payload == bytes([header.step % 251]) * header.size
-        self.book.append(("frame", sender.replica, header.bucket, header.step))
-        super().arrived(sender, header, None)
+        self.book.append(("frame", line.peer.replica, header.bucket, header.step))
+        super().arrived(line, header, None)
 
 
 def chatter(

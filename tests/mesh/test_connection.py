@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mesh_peers import Recorder, ends, head
+from mesh_peers import Recorder, ends, framed, head
 
 from outlast.mesh.connection import Connection
+from outlast.mesh.frames import seal
 from outlast.mesh.incoming import Incoming
 from outlast.mesh.poller import WRITABLE, Poller
+from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
+from patience import PATIENCE_S
 
 
 class Socket(socket.socket):
@@ -29,10 +32,11 @@ def connection() -> Iterator[tuple[Connection, Socket, socket.socket]]:
     plain, theirs = socket.socketpair()
     ours = Socket(fileno=plain.detach())
     ours.setblocking(False)
-    theirs.settimeout(20)
+    theirs.settimeout(PATIENCE_S)
     poller = Poller()
-    incoming = Incoming(Member(3, 1), Recorder(), memoryview(bytearray(1000)), 1 << 30)
-    made = Connection(ours, Member(3, 1), 1, incoming, poller)
+    line = Line(Member(3, 1), 1, 1)
+    incoming = Incoming(line, Recorder(), memoryview(bytearray(1000)), 1 << 30)
+    made = Connection(ours, line, incoming, poller)
     made.watch(lambda _events: None)
     with theirs:
         yield made, ours, theirs
@@ -51,7 +55,7 @@ def send(conn: Connection, *payload: bytes, keep: object = None, more: bool = Fa
 def test_a_small_frame_is_written_by_its_sender_in_one_piece() -> None:
     with connection() as (conn, _, theirs):
         assert send(conn, b"abc", b"def")
-        assert theirs.recv(1000) == head(size=6).pack() + b"abcdef"
+        assert theirs.recv(1000) == framed(1, head(size=6), b"abcdef")
         assert (conn.queued_bytes, conn.queued_frames) == (0, 0)
 
 
@@ -59,19 +63,19 @@ def test_more_pieces_than_fit_one_call_leave_in_order() -> None:
     pieces = [bytes([number]) * 3 for number in range(200)]
     with connection() as (conn, _, theirs):
         assert send(conn, *pieces)
-        assert theirs.recv(1000, socket.MSG_WAITALL)[48:] == b"".join(pieces)
+        assert theirs.recv(656, socket.MSG_WAITALL)[48:-8] == b"".join(pieces)
 
 
 def test_a_large_frame_waits_for_the_io_thread_and_for_room() -> None:
     big = bytes(range(250)) * 8000
     with connection() as (conn, _, theirs):
         assert send(conn, big) and send(conn, b"small")
-        assert (conn.queued_bytes, conn.queued_frames) == (48 + len(big) + 48 + 5, 2)
+        assert (conn.queued_bytes, conn.queued_frames) == (56 + len(big) + 56 + 5, 2)
         received = bytearray()
-        while len(received) < 48 + len(big) + 48 + 5:
+        while len(received) < 56 + len(big) + 56 + 5:
             conn.serve(WRITABLE)
             received += theirs.recv(1 << 20)
-        assert received[48:].startswith(big) and received.endswith(b"small")
+        assert received[48:].startswith(big) and received.endswith(b"small" + seal(2))
         assert (conn.queued_bytes, conn.queued_frames) == (0, 0)
 
 
@@ -115,7 +119,7 @@ def test_what_others_send_while_one_writes_goes_out_behind_it() -> None:
 
         ours.before_write = send_another
         assert send(conn, b"w")
-        assert theirs.recv(4 * 49, socket.MSG_WAITALL)[48::49] == b"wxyz"
+        assert theirs.recv(4 * 57, socket.MSG_WAITALL)[48::57] == b"wxyz"
 
 
 def test_ending_sends_the_rest_and_then_says_so() -> None:
@@ -124,7 +128,7 @@ def test_ending_sends_the_rest_and_then_says_so() -> None:
         conn.end()
         assert not send(conn, b"late")
         conn.serve(WRITABLE)
-        assert theirs.recv(1000)[48:] == b"abc"
+        assert theirs.recv(1000)[48:-8] == b"abc"
         assert ends(theirs)
         theirs.sendall(b"whatever")
         conn.serve(~WRITABLE)

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from mesh_peers import JOB, PATIENCE_S, TOKEN, bare_dial, ends, eventually, head, party
+from mesh_peers import JOB, PATIENCE_S, TOKEN, bare_dial, ends, eventually, framed, head, party
 
 from outlast.errors import PeerRejected
 from outlast.mesh import door, greeting
@@ -27,7 +27,7 @@ def test_a_wanted_life_is_let_in() -> None:
         mesh, sink = all_.meshes[0], all_.sinks[0]
         mesh.peers([Member(9, 1, "127.0.0.1:1")])
         with bare_dial(mesh) as sock:
-            sock.sendall(head(7, 3).pack() + b"abc")
+            sock.sendall(framed(1, head(7, 3), b"abc"))
             sink.until_frames(1)
             assert sink.frames == [(Member(9, 1, "127.0.0.1:1"), head(7, 3), b"abc")]
             assert mesh.connected_lives() == (Member(9, 1, "127.0.0.1:1"),)
@@ -120,7 +120,7 @@ def test_an_early_life_is_parked_and_what_it_sent_meanwhile_arrives() -> None:
     with party(0) as all_:
         mesh, sink = all_.meshes[0], all_.sinks[0]
         with bare_dial(mesh) as sock:
-            sock.sendall(head(7, 3).pack() + b"abc" + head(8).pack())
+            sock.sendall(framed(1, head(7, 3), b"abc") + framed(2, head(8)))
             eventually(lambda: mesh._door.parked == 1)
             assert not mesh.is_connected(9) and sink.news == []
             mesh.peers([Member(9, 1)])

@@ -1,7 +1,7 @@
 import pytest
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import HEADER_BYTES, Header, Hello
+from outlast.mesh.frames import HEADER_BYTES, SEAL_BYTES, Header, Hello, is_sealed, seal
 
 FULL = Header(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
@@ -39,3 +39,16 @@ def test_a_hello_comes_back_as_it_went_and_nothing_else_is_one() -> None:
     for other in (FULL.pack(), bytes(HEADER_BYTES), hello.pack()[:-1] + b"\1"):
         with pytest.raises(ProtocolError, match="hello"):
             Hello.unpack(other)
+
+
+def test_a_seal_fits_one_frame_and_one_place() -> None:
+    seals = [seal(number) for number in range(1000)]
+    assert len(set(seals)) == 1000 and {len(one) for one in seals} == {SEAL_BYTES}
+    stream = b"xyz" + seal(1 << 40) + seal((1 << 40) + 1)
+    assert is_sealed(stream, 3, 1 << 40) and is_sealed(memoryview(stream), 11, (1 << 40) + 1)
+    assert not is_sealed(stream, 3, (1 << 40) + 1) and not is_sealed(stream, 4, 1 << 40)
+
+
+def test_a_header_can_be_given_another_size_and_nothing_else() -> None:
+    assert FULL.sized(10) is FULL
+    assert FULL.sized(77) == FULL._replace(size=77)

@@ -5,11 +5,12 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from mesh_peers import Recorder, head
+from mesh_peers import Recorder, framed, head
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import HEADER_BYTES, HELLO
+from outlast.mesh.frames import HEADER_BYTES, HELLO, SEAL_BYTES
 from outlast.mesh.incoming import BUFFER_BYTES, Incoming
+from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
 
 PEER = Member(3, 1)
@@ -21,7 +22,9 @@ class Pipe:
         self.sink = Recorder()
         self.theirs = theirs
         self._sock = sock
-        self.incoming = Incoming(PEER, self.sink, memoryview(bytearray(SCRATCH_BYTES)), 10_000_000)
+        self.incoming = Incoming(
+            Line(PEER, 1, 1), self.sink, memoryview(bytearray(SCRATCH_BYTES)), 10_000_000
+        )
 
     def feed(self, data: bytes) -> None:
         """Send, and have it read until all of it has been."""
@@ -48,13 +51,13 @@ def pipe() -> Iterator[Pipe]:
 
 def frames(sizes: list[int]) -> tuple[bytes, list[bytes]]:
     payloads = [random.Random(size).randbytes(size) for size in sizes]
-    stream = b"".join(head(step, len(data)).pack() + data for step, data in enumerate(payloads))
+    stream = b"".join(framed(step + 1, head(step, len(data)), data) for step, data in enumerate(payloads))
     return stream, payloads
 
 
 @pytest.mark.parametrize("cut", [1, 47, 48, 49, 1000, BUFFER_BYTES, BUFFER_BYTES + 1, 1 << 30])
 def test_frames_arrive_whole_and_in_order_however_the_bytes_are_cut(pipe: Pipe, cut: int) -> None:
-    edge = BUFFER_BYTES - HEADER_BYTES
+    edge = BUFFER_BYTES - HEADER_BYTES - SEAL_BYTES
     sizes = (
         [0, 1, 0, 47, 48, 3000] if cut == 1 else [0, 1, edge, 0, edge + 1, 300_000, 48, 70_000, 0, edge - 1]
     )
@@ -99,6 +102,31 @@ def test_an_end_between_frames_is_only_an_end(pipe: Pipe) -> None:
     pipe.theirs.close()
     with pytest.raises(ConnectionError, match=r"closed the connection$"):
         pipe.pull()
+
+
+@pytest.mark.parametrize("lost", [1, 4, 8, 47, 48, 56])
+@pytest.mark.parametrize("at", [3, 50, 56 + 48 + 10, 56 + 48 + 1000])
+def test_a_frame_from_which_bytes_were_lost_does_not_count(pipe: Pipe, lost: int, at: int) -> None:
+    """Nor any behind it; and that is known before the frame is handed on."""
+    stream, payloads = frames([0, 2000, 0, 2000, 2000])
+    with pytest.raises((ProtocolError, ConnectionError)):
+        pipe.feed(stream[:at] + stream[at + lost :])
+    arrived = [payload for _, _, payload in pipe.sink.frames]
+    assert arrived == payloads[: len(arrived)] and len(arrived) <= 1
+
+
+@pytest.mark.parametrize("added", [b"x", b"outlast\0", head(7).pack(), framed(2, head(7))])
+def test_a_frame_to_which_bytes_were_added_does_not_count(pipe: Pipe, added: bytes) -> None:
+    stream, payloads = frames([0, 2000, 0, 2000])
+    with pytest.raises((ProtocolError, ConnectionError)):
+        pipe.feed(stream[:200] + added + stream[200:])
+    assert [payload for _, _, payload in pipe.sink.frames] == payloads[:1]
+
+
+def test_a_frame_that_is_lost_as_a_whole_is_missed(pipe: Pipe) -> None:
+    with pytest.raises(ProtocolError, match="bytes were lost or added on the connection"):
+        pipe.feed(framed(1, head(0)) + framed(3, head(2)))
+    assert pipe.sink.steps() == [0]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from mesh_peers import JOB, TOKEN, Recorder, bare_dial, ends, eventually, head, party
+from mesh_peers import JOB, TOKEN, Recorder, bare_dial, ends, eventually, framed, head, party
 
 from outlast.errors import ConfigError
 from outlast.mesh.frames import HELLO, Header
 from outlast.mesh.transport import Mesh
+from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
+from patience import PATIENCE_S
 
 MB = 1 << 20
 
@@ -67,7 +69,7 @@ def test_what_is_sent_is_kept_alive_until_it_has_left_and_no_longer() -> None:
     with party(0, 1) as all_:
         all_.meet()
         gate = threading.Event()
-        all_.sinks[1].on_destination = lambda h: gate.wait(20) and None
+        all_.sinks[1].on_destination = lambda h: gate.wait(PATIENCE_S) and None
         keep = Memory()
         watched = weakref.ref(keep)
         all_.meshes[0].send(1, head(1, 64 * MB), bytes(64 * MB), keep=keep)
@@ -217,7 +219,7 @@ def test_of_two_connections_of_one_life_the_newer_one_counts() -> None:
             sink.until_news("connected", 9)
             with bare_dial(mesh) as new:
                 assert ends(old)
-                new.sendall(head(3).pack())
+                new.sendall(framed(1, head(3)))
                 sink.until_frames(1)
         sink.until_news("lost", 9, times=2)
         assert sink.news == [("connected", 9, 1), ("lost", 9, 1)] * 2
@@ -232,6 +234,21 @@ def test_a_life_that_is_said_to_have_moved_is_dialled_there_once() -> None:
         all_.sinks[1].until_news("connected", 0, times=2)
         assert all_.sinks[1].news == [("connected", 0, 1), ("lost", 0, 1), ("connected", 0, 1)]
         assert all_.meshes[1]._door._dials[0, 1].deadline is None, "nothing more is due"
+
+
+def test_what_is_sent_on_a_line_that_is_over_does_not_go_on_the_next_one() -> None:
+    lines: list[Line] = []
+    with party(0, 1) as all_:
+        all_.sinks[0].on_line = lines.append
+        all_.meet()
+        all_.meshes[0].drop(1, "a test", Line(all_.member(1), 1, 99))
+        assert all_.meshes[0].send(lines[0], head(1)), "another line was meant"
+        all_.meshes[0].drop(1, "a test")
+        all_.sinks[0].until_news("connected", 1, times=2)
+        assert not all_.meshes[0].send(lines[0], head(2))
+        assert all_.meshes[0].send(lines[1], head(3))
+        all_.sinks[1].until(lambda: 3 in all_.sinks[1].steps())
+        assert 2 not in all_.sinks[1].steps()
 
 
 @pytest.mark.parametrize(
@@ -320,7 +337,7 @@ def test_a_slow_reader_slows_nobody_else_and_takes_no_memory() -> None:
     with party(0, 1, 2) as all_:
         gate = threading.Event()
         all_.sinks[1].on_destination = all_.sinks[2].on_destination = lambda _h: None
-        all_.sinks[1].on_arrived = lambda _m, _h: gate.wait(20)
+        all_.sinks[1].on_arrived = lambda _m, _h: gate.wait(PATIENCE_S)
         all_.meet()
         mesh = all_.meshes[0]
         chunk = memoryview(bytearray(MB))
@@ -341,7 +358,7 @@ def test_a_slow_reader_slows_nobody_else_and_takes_no_memory() -> None:
 def test_a_droppable_peer_that_does_not_keep_up_is_dropped() -> None:
     with party(0, 1, 2, max_queued_bytes=10 * MB) as all_:
         gate = threading.Event()
-        all_.sinks[1].on_arrived = lambda _m, _h: gate.wait(20)
+        all_.sinks[1].on_arrived = lambda _m, _h: gate.wait(PATIENCE_S)
         all_.meet()
         mesh, sink = all_.meshes[0], all_.sinks[0]
         chunk = memoryview(bytearray(MB))
@@ -368,7 +385,7 @@ def test_closing_sends_what_is_queued() -> None:
         for step in range(40):
             all_.meshes[0].send(1, head(step, MB), bytes(MB))
         all_.meshes[0].send(1, head(40), more=True)
-        all_.meshes[0].close(flush_within_s=20)
+        all_.meshes[0].close(flush_within_s=PATIENCE_S)
         all_.meshes[0].close()
         assert not all_.meshes[0].send(1, head())
         all_.sinks[1].until_news("lost", 0)
@@ -380,7 +397,7 @@ def test_closing_sends_what_is_queued() -> None:
 def test_closing_does_not_wait_long_for_a_peer_that_takes_nothing() -> None:
     with party(0, 1) as all_:
         gate = threading.Event()
-        all_.sinks[1].on_arrived = lambda _m, _h: gate.wait(20)
+        all_.sinks[1].on_arrived = lambda _m, _h: gate.wait(PATIENCE_S)
         all_.meet()
         for step in range(100):
             all_.meshes[0].send(1, head(step, MB), bytes(MB))
@@ -444,14 +461,14 @@ def test_a_forked_child_keeps_no_socket_and_the_parent_goes_on() -> None:
 
 CHILD = """
 import sys, threading
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 from mesh_peers import JOB, TOKEN, Recorder, head
 from outlast.mesh.transport import Mesh
 from outlast.protocol.views import Member
 
 class Echo(Recorder):
-    def arrived(self, sender, header, payload):
-        mesh.send(sender.replica, header, payload)
+    def arrived(self, line, header, payload):
+        mesh.send(line, header, payload)
 
 mesh = Mesh(job=JOB, token=TOKEN, replica=int(sys.argv[1]), sink=Echo())
 mesh.open()
@@ -466,13 +483,16 @@ assert "torch" not in sys.modules
 
 @pytest.mark.parametrize("replica", [1, 9])
 def test_another_process_is_reached_and_its_death_is_noticed_at_once(replica: int) -> None:
-    code = CHILD.format(folder=str(Path(__file__).parent))
+    here = Path(__file__).parent
+    code = CHILD.format(folders=[str(here), str(here.parent)])
     with party(5) as all_:
         mesh, sink = all_.meshes[5], all_.sinks[5]
         command = [sys.executable, "-c", code, str(replica), mesh.address]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
-            mesh.peers([Member(replica, 1, child.stdout.readline().strip())])
+            address = child.stdout.readline().strip()
+            assert address, "it has ended; its last words are above"
+            mesh.peers([Member(replica, 1, address)])
             sink.until_news("connected", replica)
             payload = os.urandom(4 * MB)
             for step in range(8):

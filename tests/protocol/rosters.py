@@ -58,10 +58,10 @@ def dead(*replicas: int, life: int = 1) -> dict[int, Removal]:
     return {r: _removal(r, life, Standing.GONE, f"replica {r} was killed", True) for r in replicas}
 
 
-def done(*replicas: int) -> dict[int, Removal]:
+def done(*replicas: int, chief: int = 0) -> dict[int, Removal]:
     """The agents saw these processes exit after all of their work."""
     removals = {r: _removal(r, 1, Standing.FINISHED, f"replica {r} has finished", True) for r in replicas}
-    return {r: replace(removal, planned=True) for r, removal in removals.items()}
+    return {r: replace(removal, planned=True, closes=r == chief) for r, removal in removals.items()}
 
 
 def leaving(*replicas: int, life: int = 1) -> dict[int, Removal]:

@@ -129,3 +129,19 @@ def test_nobody_waits_for_one_that_is_barred() -> None:
         offended(OFFENCES_MOST), spec=msgspec.structs.replace(formed(3).spec, min_replicas=3)
     )
     assert membership.needed == 2
+
+
+AGAINST_THE_SCRIPT = Charge(view=1, step=7, reason="only the chief changed it", ends=True)
+
+
+def test_a_charge_against_the_script_ends_the_job_and_bars_nobody() -> None:
+    other = msgspec.structs.replace(AGAINST_THE_SCRIPT, reason="the same in other words")
+    judged = after(formed(3), report(0, AGAINST_THE_SCRIPT), report(2, other))
+    assert judged.outcome is not None
+    assert (judged.outcome.finished, judged.outcome.reason) == (False, "only the chief changed it")
+    assert [seat.offences for seat in judged.seats.values()] == [0, 0, 0]
+
+
+def test_one_alone_ends_nothing() -> None:
+    assert after(formed(3), report(0, AGAINST_THE_SCRIPT)).outcome is None
+    assert after(formed(2), report(0, AGAINST_THE_SCRIPT), report(1, AGAINST_NOBODY)).outcome is None

@@ -300,6 +300,18 @@ def test_the_agent_hears_which_of_its_replicas_announced_their_own_failure() -> 
     assert (ack.evicted, ack.failing) == ((PROCESS,), (PROCESS,))
 
 
+def test_the_status_tells_of_processes_that_have_not_joined() -> None:
+    core = leading()
+    core.handle(register(0), 0.0)
+    core.handle(Committed(1, revision=10), 0.0)
+    core.handle(beat(0, 1), 0.1)
+    core.handle(beat(1, 1), 0.1)
+    status = core.status(0.2, {})
+    assert status is not None
+    assert status.replicas == 2
+    assert [pulse.replica for pulse in status.starting] == [1]
+
+
 def test_an_observer_hears_how_many_members_it_takes() -> None:
     status = training().status(0.1, {})
     assert status is not None

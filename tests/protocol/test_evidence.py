@@ -61,6 +61,14 @@ def test_the_exit_of_a_former_process_says_nothing_about_the_present_one() -> No
     assert evidence.change(trained(), 0.0).removals == {}
 
 
+def test_what_a_restarted_agent_tells_counts_for_more_than_that_it_was_restarted() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    told = exit_of(1, process=process_number(2, 1), finished=True)
+    evidence.note_beat("agent-1", beat(1, 1, told, boot=2), 0.0)
+    assert evidence.change(trained(), 0.0).removals == {}
+    assert evidence.change(trained(), TIMING.settle_s).removals[1].standing is Standing.FINISHED
+
+
 def test_a_finished_replica_leaves_a_moment_later() -> None:
     evidence = Evidence(TIMING, now=0.0)
     evidence.note_beat("agent-1", beat(1, 1, exit_of(1, finished=True)), 0.0)

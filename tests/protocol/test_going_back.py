@@ -106,6 +106,29 @@ def test_all_go_on_from_where_they_went_back_to_in_the_next_view() -> None:
     assert Stable(1) in complete(core, 2, Check(verified=0)), "steps that are done again become stable again"
 
 
+def test_nobody_is_accused_of_the_state_that_it_was_given_to_begin_with() -> None:
+    """The founder may have been bent when it gave it, and be gone by now (simulator, seed 802082)."""
+    view = view_of(1, 0, 1)
+    founder = StepCore(0, verifies=True)
+    founder.adopt(view, in_band=False)
+    founder.received(1, Holding(BLANK))
+    founder.founded(0)
+    founder.digested(0, RIGHT)
+    assert Differ(0, (), 0) in complete(founder, 1, Check(0, WRONG, BLANK))
+    given = StepCore(1, verifies=True)
+    given.adopt(view_of(1, 0, 1, 2), in_band=False)
+    given.received(0, Holding(BLANK))
+    given.received(2, Holding(BLANK))
+    given.loaded(0, 1)
+    given.adopt(view_of(2, 1, 2), in_band=False)
+    given.received(2, Holding(0))
+    given.digested(0, RIGHT)
+    assert Differ(0, (), BLANK) in complete(given, 1, Check(0, WRONG, BLANK))
+    for core in (founder, given):
+        assert core.verifying is not None
+        assert core.verifying.recomputing.verified(0, RIGHT) == []
+
+
 def test_any_view_will_do_for_one_that_has_gone_back() -> None:
     core = at(4, view_of(1, 0, 1))
     assert core.holds_planned_views

@@ -2,15 +2,12 @@
 
 import pytest
 from rosters import arrivals, dead, formed
+from scenes import Scene
 
-from outlast.protocol.coordinator import Action, Commit, Committed, CoordinatorCore, Loaded, Received, Send
-from outlast.protocol.election import Campaigned
-from outlast.protocol.messages import Evicted, Message, Register, Report, ReportAck
+from outlast.protocol.coordinator import Action, Send
+from outlast.protocol.messages import Evicted, ReportAck
 from outlast.protocol.roster import INTENTS_KEPT, Change, plan
-from outlast.protocol.timing import Timing
-from outlast.protocol.views import Intent, JobSpec, process_number
-
-PROCESS = process_number(1, 1)
+from outlast.protocol.views import Intent
 
 
 def intent(step: int, lineage: int = 1, seal: str = "") -> Intent:
@@ -47,33 +44,6 @@ def test_only_the_newest_are_remembered() -> None:
     assert [one.step for one in membership.intents] == list(range(10, INTENTS_KEPT + 10))
 
 
-class Scene:
-    """A coordinator of two replicas in view 1, and the store that says yes to everything."""
-
-    def __init__(self) -> None:
-        self.core = CoordinatorCore(JobSpec(name="job", replicas=2, shards=2), Timing())
-        self.core.start(0.0)
-        self.core.handle(Campaigned(True, 5, 5), 0.0)
-        self.core.handle(Loaded(None, 0, 5), 0.0)
-        self._revision = 10
-        for replica in (0, 1):
-            self.say(replica, Register(replica=replica, process=PROCESS, rejoin=0, agent=f"agent-{replica}"))
-        assert self.core.membership is not None and self.core.membership.view.number == 1
-
-    def say(self, replica: int, message: Message, *, commits: bool = True) -> list[Action]:
-        actions = self.core.handle(Received(f"replica-{replica}", message), 0.1)
-        for commit in [action for action in actions if isinstance(action, Commit)] if commits else []:
-            self._revision += 1
-            actions += self.core.handle(Committed(commit.ticket, revision=self._revision), 0.1)
-        return actions
-
-    def report(
-        self, replica: int, *, commits: bool = True, incarnation: int = 1, **more: object
-    ) -> list[Action]:
-        report = Report(replica=replica, incarnation=incarnation, view=1, **more)  # type: ignore[arg-type]
-        return self.say(replica, report, commits=commits)
-
-
 def recorded(actions: list[Action]) -> list[str]:
     return [a.message.recorded for a in actions if isinstance(a, Send) and isinstance(a.message, ReportAck)]
 
@@ -103,3 +73,15 @@ def test_the_status_says_what_was_allowed_and_how_the_chief_says_it_stands() -> 
     assert status is not None
     assert status.intents == (intent(5),)
     assert status.saving == "step 4 saved; saving step 5"
+
+
+def test_what_is_kept_for_a_name_may_be_committed_late_and_tried_again() -> None:
+    first = plan(formed(), Change(intents={0: intent(9)}))
+    named = Intent(step=5, lineage=1, seal="one", named=True)
+    second = plan(first, Change(intents={0: named}))
+    assert second.intents == (intent(9), named)
+    assert plan(second, Change(intents={0: named})).intents == second.intents, "said again, it counts once"
+    again = Intent(step=5, lineage=1, seal="two", named=True)
+    assert plan(second, Change(intents={1: again})).intents == (intent(9), named, again)
+    other = Intent(step=5, lineage=2, seal="three", named=True)
+    assert plan(second, Change(intents={1: other})).intents == second.intents

@@ -1,5 +1,6 @@
 """A replica's side of membership: what may be acted on follows from its life and its view alone."""
 
+import msgspec
 import pytest
 
 from outlast.protocol.member import (
@@ -11,6 +12,7 @@ from outlast.protocol.member import (
     JobOver,
     MemberAction,
     MemberCore,
+    Overflow,
     Tell,
 )
 from outlast.protocol.messages import (
@@ -215,11 +217,19 @@ def test_frames_that_arrive_before_the_admission_are_held_for_it() -> None:
     assert delivered(core.received(ViewNews(view=view_of(4, (0, 1), (1, 1))), 0.1)) == [frame(4)]
 
 
-def test_no_more_than_a_bounded_number_of_frames_is_held() -> None:
+def test_of_frames_that_there_is_no_room_for_none_is_lost_in_silence() -> None:
+    """What comes after one that is not held would be taken for what follows those before it."""
     core = in_view(1)
-    for n in range(HELD_FRAMES + 100):
+    for n in range(HELD_FRAMES):
         core.frame(frame(2, body=n))
+    assert core.frame(frame(2, body="one too many")) == [Overflow(1, 1)]
     assert len(delivered(core.received(ViewNews(view=view_of(2, (0, 1), (1, 1))), 1.0))) == HELD_FRAMES
+
+
+def test_a_thousand_buckets_of_five_peers_find_room() -> None:
+    core = in_view(1)
+    held = [core.frame(frame(2, body=n)) for n in range(5 * 1000 * 4)]
+    assert not any(isinstance(action, Overflow) for actions in held for action in actions)
 
 
 def test_an_acknowledgement_from_a_newer_view_makes_it_fetch_that_view() -> None:
@@ -336,6 +346,19 @@ def test_peers_that_cannot_be_reached_are_told_at_once_when_they_change() -> Non
     assert report.unreachable == (1, 2)
     assert core.set_unreachable(frozenset({1, 2}), 0.0) == []
     assert told(core.set_unreachable(frozenset(), 0.0)) != []
+
+
+def test_what_is_torn_stays_so_until_an_era_ends() -> None:
+    core = in_view(1, (0, 1), (1, 1), (2, 1))
+    core.set_unreachable(frozenset({2}), 0.0, torn=frozenset({1}))
+    planned = msgspec.structs.replace(
+        view_of(2, (0, 1), (1, 1), (2, 1)), planned_since=core.view.planned_since
+    )
+    (report,) = told(core.received(ViewNews(view=planned), 1.0))
+    assert isinstance(report, Report) and (report.unreachable, report.torn) == ((2,), (1,))
+    interrupts = msgspec.structs.replace(planned, number=3, planned_since=3)
+    (report,) = told(core.received(ViewNews(view=interrupts), 2.0))
+    assert isinstance(report, Report) and (report.unreachable, report.torn) == ((), ())
 
 
 def test_complaints_about_peers_that_have_left_the_view_are_dropped() -> None:

@@ -1,5 +1,7 @@
 """The two cores of a replica together: what waits for the end of a step, and what cannot."""
 
+import pytest
+
 from outlast.protocol.member import Adopt, Deliver, Frame, MemberCore, Tell
 from outlast.protocol.messages import Admitted, Evicted, Report, ViewNews
 from outlast.protocol.participant import Action, Participant
@@ -13,6 +15,7 @@ from outlast.protocol.step_words import (
     Lost,
     Mode,
     Part,
+    Pin,
     Say,
     Sum,
 )
@@ -95,6 +98,31 @@ def test_a_planned_view_is_followed_when_one_who_leaves_with_it_is_gone() -> Non
     assert adopted(one.peers_lost(frozenset({2}), now=1.0)) == [(2, False)]
 
 
+def test_that_one_who_leaves_was_gone_says_nothing_of_the_next_era() -> None:
+    one = trains(view_of(1, 0, 1, 2))
+    one.peers_lost(frozenset({2}), now=0.1)
+    one.received(ViewNews(view=view_of(2, 0, 1, 2, since=2)), now=0.2)
+    one.received(ViewNews(view=view_of(3, 0, 1, since=2)), now=0.3)
+    assert one.member.view.number == 2
+
+
+def test_a_member_says_from_whom_it_is_cut_off_and_who_is_back() -> None:
+    one = trains(view_of(1, 0, 1, 2))
+    (report,) = reports(one.peers_lost(frozenset({1, 2}), now=0.1, back=frozenset({1})))
+    assert (report.unreachable, report.torn) == ((2,), (1,))
+
+
+@pytest.mark.parametrize("mode", [Mode.LEARNING, Mode.JOINING])
+def test_one_that_was_being_given_something_over_a_torn_connection_begins_anew(mode: Mode) -> None:
+    """It may have missed that members went back behind what it holds; a member that died is missed by all."""
+    one = in_view(view_of(1, 0, 1, learners=(2,)), replica=2)
+    one.loaded(4, now=0.0)
+    one.steps.mode = mode
+    assert not any(isinstance(action, Lost) for action in one.peers_lost(frozenset({0}), now=0.1))
+    lost = [a for a in one.peers_lost(frozenset({0}), now=0.2, back=frozenset({0})) if isinstance(a, Lost)]
+    assert len(lost) == 1 and "replica 0" in lost[0].reason
+
+
 def test_one_who_leaves_and_had_done_all_its_work_is_not_missed() -> None:
     """Its part was its last word; those of the others are still to come (simulator, seed 2775)."""
     one = trains(view_of(1, 0, 1, 2))
@@ -104,6 +132,39 @@ def test_one_who_leaves_and_had_done_all_its_work_is_not_missed() -> None:
     one.frame(frame(2, 1, Part(1, closing=True)), now=1.0)
     assert adopted(one.peers_lost(frozenset({2}), now=1.1)) == []
     assert AllDone() in one.frame(frame(1, 1, Part(1, closing=True)), now=1.2)
+
+
+@pytest.mark.parametrize("over", ["at rest", "done"])
+def test_who_does_no_more_steps_follows_a_planned_view_at_once(over: str) -> None:
+    """One who comes back for the final state must not wait for a step that nobody does."""
+    one = trains(view_of(1, 0, 1))
+    one.rest(now=1.0)
+    if over == "done":
+        one.close(now=1.0)
+        one.contribute(now=1.0)
+        assert AllDone() in one.frame(frame(1, 1, Part(1, closing=True)), now=1.0)
+    actions = one.received(ViewNews(view=view_of(2, 0, 1, learners=(2,))), now=2.0)
+    assert adopted(actions) == [(2, False)]
+    actions = one.frame(frame(1, 2, Holding(0)), now=2.1)
+    assert [action.to for action in actions if isinstance(action, Pin)] == [Member(2, 1)]
+    assert Attempt(1) in actions, "all say once more that they have left"
+
+
+def test_who_is_at_rest_is_not_let_go_before_others_know() -> None:
+    one = trains(view_of(1, 0, 1))
+    one.rest(now=1.0)
+    assert adopted(one.received(ViewNews(view=view_of(2, 1)), now=2.0)) == []
+
+
+def test_who_has_left_the_loop_does_not_pause() -> None:
+    one = trains(view_of(1, 0, 1))
+    one.rest(now=1.0)
+    one.received(ViewNews(view=view_of(2, 0, since=2, paused=True)), now=1.0)
+    assert one.steps.mode is Mode.PAUSED
+    assert Attempt(1) in one.close(now=2.0)
+    assert AllDone() in one.contribute(now=2.0)
+    one.received(ViewNews(view=view_of(3, 0, since=3, paused=True)), now=3.0)
+    assert one.steps.mode is Mode.RUNNING
 
 
 def test_a_planned_view_is_followed_when_another_has_moved() -> None:

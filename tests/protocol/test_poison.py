@@ -40,6 +40,14 @@ def test_the_same_shard_of_the_same_step_on_two_replicas_ends_the_job() -> None:
     assert (after.outcome.replica, after.outcome.last_words) == (2, "Traceback…")
 
 
+def test_what_all_find_out_from_the_records_is_said_in_their_words_alone() -> None:
+    reason = "TrainingDiverged: step 11: the model has diverged"
+    one, other = (failure(replica, step=11, shard=-1, reason=reason) for replica in (0, 1))
+    after = failed(formed(2), one, other)
+    assert after.outcome is not None
+    assert (after.outcome.reason, after.outcome.last_words) == ("step 11: the model has diverged", "")
+
+
 def test_two_failures_that_are_learned_of_together_count_as_well() -> None:
     assert failed(formed(3), failure(0), failure(2)).outcome is not None
 

@@ -295,12 +295,56 @@ def test_the_job_is_not_done_while_a_member_works() -> None:
     assert names(after.view) == "2.1"
 
 
-def test_when_one_has_finished_deaths_of_the_others_do_not_begin_it_all_again() -> None:
+def test_the_job_is_done_when_the_chief_has_finished_and_all_others_only_stay() -> None:
+    closed = plan(formed(3), Change(removals=done(0), staying={1}))
+    assert closed.outcome is None, "replica 2 is still in its script"
+    after = plan(closed, Change(staying={1, 2}))
+    assert after.outcome is not None
+    assert after.outcome.finished
+    at_once = plan(formed(3), Change(removals=done(0), staying={1, 2})).outcome
+    assert at_once is not None and at_once.finished
+
+
+def test_the_job_is_not_done_without_its_chief() -> None:
+    waiting = plan(formed(3), Change(removals=dead(0), staying={1, 2}))
+    assert waiting.outcome is None
+    others = plan(waiting, Change(removals=done(1, 2)))
+    assert others.outcome is None, "what the chief had to do is not done"
+    again = plan(others, Change(arrivals=arrivals(0, life=2), form_now=True))
+    assert names(again.view) == "0.2", (
+        "nobody has the state any more: it begins anew, from the last checkpoint"
+    )
+
+
+def test_a_chief_whose_agent_has_left_is_adopted_by_another() -> None:
+    gone = plan(formed(2), Change(removals=dead(0), left={"agent-0"}, guardians=["agent-0", "agent-1"]))
+    assert (gone.left, gone.adopted) == (("agent-0",), {}), "nobody waits for it, as far as is known"
+    adopted = plan(gone, Change(staying={1}, chief=0, guardians=["agent-1"]))
+    assert adopted.adopted == {0: "agent-1"}
+    assert plan(adopted, Change(staying={1}, chief=0, guardians=["agent-1"])) == adopted
+
+
+def test_a_chief_whose_agent_is_there_is_left_to_it() -> None:
+    gone = plan(formed(2), Change(removals=dead(0)))
+    waiting = plan(gone, Change(staying={1}, chief=0, guardians=["agent-0", "agent-1"]))
+    assert waiting.adopted == {}
+
+
+def test_when_the_chief_has_finished_deaths_of_the_others_do_not_begin_it_all_again() -> None:
     last = plan(formed(3), Change(removals=done(0, 1)))
     after = plan(last, Change(removals=dead(2), arrivals=arrivals(2, life=2), form_now=True))
     assert after.outcome is not None
     assert after.outcome.finished
     assert after.view.lineage == 1
+
+
+def test_a_job_that_nobody_joins_has_not_finished() -> None:
+    some = plan(empty(2), Change(removals=done(0)))
+    assert some.outcome is None
+    outcome = plan(some, Change(removals=done(1))).outcome
+    assert outcome is not None
+    assert not outcome.finished
+    assert "no replica called outlast.join" in outcome.reason
 
 
 def test_deaths_of_all_are_no_outcome() -> None:

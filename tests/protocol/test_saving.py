@@ -158,6 +158,25 @@ def test_in_a_new_view_in_band_the_save_goes_on_and_words_are_repeated() -> None
     assert core.adopt(view_of(3, 0, 1, 2)) == [SaySave((0,), stripe(5, b"x"))]
 
 
+def test_a_writer_that_is_unable_says_so_again_in_the_next_view() -> None:
+    """The word may be lost with a connection that broke, and the view renewed with the same members."""
+    core = core_of(1, 0, 1, 2)
+    core.decided(5, 1)
+    core.unable(5, "the disk is full")
+    assert said(core.adopt(view_of(2, 0, 1, 2))) == [SaySave((0, 2), Unable(5, "the disk is full"))]
+    core.decided(9, 2)
+    core.abandon("for the sake of it")
+    assert core.adopt(view_of(3, 0, 1, 2)) == []
+
+
+def test_a_writer_that_was_unable_is_silent_about_what_is_void() -> None:
+    core = core_of(1, 0, 1, 2)
+    core.decided(5, 1)
+    core.unable(5, "the disk is full")
+    core.go_back(4)
+    assert core.adopt(view_of(2, 0, 1, 2)) == []
+
+
 def test_a_committer_that_is_done_with_it_says_again_how_it_ended() -> None:
     core = intending()
     core.recorded(5)

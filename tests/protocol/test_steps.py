@@ -1,6 +1,7 @@
 """Agreeing on steps: everybody holds the same records, whoever is missing, late or new."""
 
 import msgspec
+from msgspec.structs import replace
 
 from outlast.protocol.attempts import PARTS_AHEAD
 from outlast.protocol.keeping import KEPT
@@ -595,6 +596,18 @@ def test_a_learner_that_has_its_state_is_not_pinned_again() -> None:
     core.has_loaded(Member(2, 1))
     core.adopt(view_of(2, 0, 1, learners=(2,)), in_band=False)
     assert not [a for a in core.received(1, Holding(5)) if isinstance(a, Pin)]
+
+
+def test_records_of_a_lineage_that_is_over_are_not_taken_for_those_of_the_next() -> None:
+    """A learner that was fed before it had a state, and founds with others (simulator, seed 741174)."""
+    core = StepCore(2)
+    core.adopt(replace(view_of(1, 0, learners=(2,)), lineage=1), in_band=False)
+    assert core.offered(1, view=1) == []
+    core.adopt(replace(view_of(5, 1, 2), lineage=2), in_band=False)
+    core.received(1, Holding(BLANK))
+    assert core.offered(1, view=4) == [], "nor what is late"
+    core.loaded(0, view=5)
+    assert core.newest == 0
 
 
 def test_a_learner_takes_records_in_order() -> None:

@@ -1,9 +1,11 @@
 """An agent starts its replicas, tells what became of them until it is agreed, and starts them again."""
 
+from dataclasses import replace
+
 import pytest
 
 from outlast.protocol.messages import Beat, BeatAck, Check, Departure, Ended, Fetch, Message, Phase, ViewNews
-from outlast.protocol.restarts import RestartPolicy
+from outlast.protocol.restarts import Legacy, RestartPolicy
 from outlast.protocol.supervision import (
     LAST_WORDS_LIMIT,
     AgentAction,
@@ -15,18 +17,19 @@ from outlast.protocol.supervision import (
     Sample,
     StartReplica,
     TellCoordinator,
+    TellPeople,
 )
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Member, Outcome, View, boot_of
+from outlast.protocol.views import Member, Outcome, View, boot_of, process_number
 
 TIMING = Timing()
 KILLED = Exit(how="was killed by SIGKILL", killed=True)
 CLEAN = Exit(how="exited with status 0", clean=True)
-CRASHED = Exit(how="exited with status 1", last_words="Traceback …\nNameError: x")
+CRASHED = Exit(how="exited with status 1", own_fault=True, last_words="Traceback …\nNameError: x")
 OUTCOME = Outcome(finished=True, reason="all work is done")
 
 
-def agent(*replicas: int, boot: int = 1, limit: int = 5) -> AgentCore:
+def agent(*replicas: int, boot: int = 1, limit: int = 5, legacy: Legacy | None = None) -> AgentCore:
     """An agent that has started its replicas at time 0."""
     core = AgentCore(
         agent="agent-0",
@@ -34,6 +37,7 @@ def agent(*replicas: int, boot: int = 1, limit: int = 5) -> AgentCore:
         replicas=replicas or (0,),
         timing=TIMING,
         policy=RestartPolicy(limit=limit, healthy_after_s=10.0),
+        legacy=legacy,
     )
     core.start(0.0)
     return core
@@ -228,6 +232,176 @@ def test_a_replica_that_has_done_its_work_is_not_started_again() -> None:
     assert starts(core.tick(100.0)) == []
 
 
+AT_WORK = Sample(incarnation=1, step=17, shard=3, phase=Phase.COMPUTING)
+"""It has the result of step 17, and computes a shard of the next one."""
+JOINED_NO_MORE = Sample(joined=True)
+"""It was evicted, and has no incarnation until it is let in again."""
+
+
+@pytest.mark.parametrize("sample", [AT_WORK, JOINED_NO_MORE])
+def test_an_exit_with_status_0_before_it_has_said_that_it_is_done_is_a_death(sample: Sample) -> None:
+    core = agent(0)
+    core.sampled({0: sample}, 1.0)
+    actions = core.exited(0, core.living()[0], CLEAN, 1.0)
+    (departure,) = beat_in(actions).departures
+    assert (departure.finished, departure.in_order) == (False, False)
+    assert "exited with status 0 in the middle of the job" in departure.how
+    assert [a.what for a in actions if isinstance(a, TellPeople)] == [departure.how]
+    assert restarted_after(core, 0, 1.0) <= 0.2
+
+
+def test_an_exit_in_the_middle_of_a_shard_is_a_failure_of_that_shard() -> None:
+    departure = departure_of(agent(), CLEAN, AT_WORK)
+    assert (departure.step, departure.shard) == (18, 3)
+
+
+def test_an_exit_after_it_has_said_that_it_is_done_is_the_end() -> None:
+    core = agent(0)
+    departure = departure_of(core, CLEAN, Sample(incarnation=1, joined=True, step=17, phase=Phase.DONE))
+    assert (departure.finished, departure.in_order, departure.how) == (True, True, "has finished")
+    assert starts(core.tick(100.0)) == []
+
+
+def test_only_the_end_of_the_chief_closes_the_job() -> None:
+    last = Sample(incarnation=1, joined=True, step=17, phase=Phase.DONE, ended=True)
+    assert not departure_of(agent(0), CLEAN, last).closes
+    chief = replace(last, closes=True)
+    assert departure_of(agent(0), CLEAN, chief).closes
+    assert not departure_of(agent(0), KILLED, chief).closes
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param(Sample(incarnation=1, joined=True, step=17, phase=Phase.ASIDE, ended=True), id="inside"),
+        pytest.param(Sample(incarnation=1, joined=True, step=17, phase=Phase.DONE), id="behind the block"),
+    ],
+)
+def test_what_fails_after_the_last_step_ends_the_job_at_once(sample: Sample) -> None:
+    core = agent(0)
+    core.sampled({0: sample}, 1.0)
+    beat = beat_in(core.exited(0, core.living()[0], replace(CRASHED, last_words="OSError: disk full"), 1.0))
+    assert beat.gave_up is not None
+    assert "after the last step (17)" in beat.gave_up.reason
+    assert beat.gave_up.last_words == "OSError: disk full"
+    assert starts(core.tick(100.0)) == []
+
+
+def test_an_agent_takes_on_a_replica_whose_own_agent_has_left() -> None:
+    core = agent(0)
+    newest = process_number(1, 40)
+    ack = BeatAck(number=1, view=0, adopted=((7, newest),))
+    (start,) = starts(core.received(ack, 1.0))
+    assert (start.replica, start.process > newest) == (7, True)
+    assert starts(core.received(ack, 1.1)) == [], "it has it already"
+    core.exited(7, core.living()[7], KILLED, 2.0)
+    assert [again.replica for again in starts(core.tick(3.0))] == [7]
+
+
+def test_one_that_is_killed_after_the_last_step_is_started_again() -> None:
+    core = agent(0)
+    core.sampled({0: Sample(incarnation=1, joined=True, step=17, ended=True)}, 1.0)
+    beat = beat_in(core.exited(0, core.living()[0], KILLED, 1.0))
+    assert beat.gave_up is None
+    assert len(starts(core.tick(2.0))) == 1
+
+
+@pytest.mark.parametrize("lives_s", [1.0, 11.0])
+@pytest.mark.parametrize(
+    ("ending", "sample", "tries"),
+    [
+        pytest.param(CRASHED, Sample(), 2, id="before joining"),
+        pytest.param(CRASHED, Sample(incarnation=1), 5, id="after joining"),
+        pytest.param(CRASHED, Sample(incarnation=1, step=12, contributed=12), 5, id="at a fixed step"),
+        pytest.param(CLEAN, Sample(incarnation=1, step=12, contributed=12), 5, id="by an exit"),
+        pytest.param(
+            Exit(how="was killed by SIGSEGV", killed=True, own_fault=True),
+            Sample(incarnation=1, step=12, contributed=12),
+            5,
+            id="by a crash",
+        ),
+    ],
+)
+def test_a_script_that_always_fails_ends_the_job_however_long_it_takes_to(
+    lives_s: float, ending: Exit, sample: Sample, tries: int
+) -> None:
+    core, now = agent(0, 1), 0.0
+    for life in range(1, tries + 1):
+        core.sampled({0: Sample(incarnation=sample.incarnation, phase=Phase.COMPUTING)}, now + 0.1)
+        core.sampled({0: sample}, now + 0.2)
+        gave_up = beat_in(core.exited(0, core.living()[0], ending, now + lives_s)).gave_up
+        assert (gave_up is not None) == (life == tries)
+        if gave_up is None:
+            now += lives_s + restarted_after(core, 0, now + lives_s)
+    assert gave_up is not None and f"{tries} times in a row" in gave_up.reason
+    assert starts(core.tick(1000.0)) == []
+
+
+def fails_at(core: AgentCore, step: int, now: float) -> Beat:
+    """A life of replica 0 takes part until this step has a result, and ends by its own fault."""
+    core.sampled({0: Sample(incarnation=1, step=step, contributed=step, phase=Phase.COMPUTING)}, now)
+    return beat_in(core.exited(0, core.living()[0], CRASHED, now))
+
+
+def test_a_replica_with_which_the_job_comes_further_every_time_may_fail_for_ever() -> None:
+    core = agent(0)
+    for life in range(1, 21):
+        assert fails_at(core, life, 10.0 * life).gave_up is None
+        restarted_after(core, 0, 10.0 * life)
+
+
+def test_a_script_that_always_fails_is_given_up_although_its_agent_is_replaced_in_between() -> None:
+    core = agent(0)
+    for life in range(1, 6):
+        gave_up = fails_at(core, 12, 20.0 * life).gave_up
+        assert (gave_up is not None) == (life == 5)
+        core = agent(0, boot=life + 1, legacy=core.legacy)
+
+
+def test_steps_that_another_life_has_come_to_before_are_no_progress() -> None:
+    core = agent(0, 1)
+    core.sampled({1: Sample(incarnation=1, step=50, phase=Phase.COMPUTING)}, 0.0)
+    for life in range(1, 5):
+        assert fails_at(core, 10 + life, 20.0 * life).gave_up is None
+        restarted_after(core, 0, 20.0 * life)
+    core.received(BeatAck(number=1, view=1, furthest=70), 85.0)
+    # This one began before that was known, and 51 was new to all that was.
+    assert fails_at(core, 51, 90.0).gave_up is None
+    restarted_after(core, 0, 90.0)
+    for life in range(1, 5):
+        gave_up = fails_at(core, 60 + life, 100.0 + 20.0 * life).gave_up
+        assert (gave_up is not None) == (life == 4)
+        if gave_up is None:
+            restarted_after(core, 0, 100.0 + 20.0 * life)
+
+
+def test_what_a_life_is_given_by_others_is_no_progress_of_its_own() -> None:
+    core = agent(0, 1)
+    for life in range(1, 6):
+        now = 20.0 * life
+        core.sampled({1: Sample(incarnation=1, step=100 * life, phase=Phase.COMPUTING)}, now)
+        core.sampled({0: Sample(incarnation=life, step=100 * life, phase=Phase.COMPUTING)}, now)
+        gave_up = beat_in(core.exited(0, core.living()[0], CRASHED, now)).gave_up
+        assert (gave_up is not None) == (life == 5)
+        if gave_up is None:
+            restarted_after(core, 0, now)
+
+
+def test_kills_from_outside_neither_count_as_failures_of_its_own_nor_make_up_for_them() -> None:
+    core = agent(0)
+    for life in range(1, 5):
+        now = 100.0 * life
+        fails_at(core, 12, now)
+        restarted_after(core, 0, now)
+        for _ in range(3):
+            now += 20.0
+            seen_training(core, 0, now, step=0)
+            seen_training(core, 0, now + 0.1, step=5)
+            assert beat_in(core.exited(0, core.living()[0], KILLED, now + 11.0)).gave_up is None
+            restarted_after(core, 0, now + 11.0)
+    assert fails_at(core, 12, 600.0).gave_up is not None
+
+
 def test_the_pace_of_a_life_is_told_once_it_is_warm_and_begins_anew_with_the_next_incarnation() -> None:
     core = agent(0)
     for step in range(10):
@@ -372,18 +546,14 @@ def departure_of(core: AgentCore, ending: Exit, sample: Sample, now: float = 1.0
     return departure
 
 
-AT_WORK = Sample(incarnation=1, step=17, shard=3, phase=Phase.COMPUTING)
-
-
 def test_one_that_dies_by_its_own_fault_is_told_with_what_it_was_computing() -> None:
     ending = Exit(how="exited with status 1", own_fault=True, last_words="ValueError")
     departure = departure_of(agent(), ending, AT_WORK)
-    assert (departure.step, departure.shard, departure.last_words) == (17, 3, "ValueError")
+    assert (departure.step, departure.shard, departure.last_words) == (18, 3, "ValueError")
 
 
-@pytest.mark.parametrize("ending", [KILLED, CLEAN])
-def test_what_was_done_to_it_from_outside_is_no_fault_of_its_shard(ending: Exit) -> None:
-    departure = departure_of(agent(), ending, AT_WORK)
+def test_what_was_done_to_it_from_outside_is_no_fault_of_its_shard() -> None:
+    departure = departure_of(agent(), KILLED, AT_WORK)
     assert (departure.step, departure.shard, departure.last_words) == (-1, -1, "")
 
 
@@ -460,3 +630,18 @@ def test_who_is_barred_while_it_waits_to_be_started_stays_down() -> None:
     core.exited(0, core.living()[0], CRASHED, 1.0)
     core.received(BeatAck(number=1, view=1, barred=(0,)), 1.05)
     assert starts(core.tick(60.0)) == []
+
+
+def test_work_that_was_done_under_an_agent_that_could_not_tell_is_not_done_again() -> None:
+    core = AgentCore(
+        agent="agent-0", boot=2, replicas=(0, 1, 2), timing=TIMING, policy=RestartPolicy(limit=5)
+    )
+    done = (Sample(incarnation=1, step=7, phase=Phase.DONE), CLEAN)
+    killed = (Sample(incarnation=1, step=7, phase=Phase.COMPUTING), KILLED)
+    actions = core.start(0.0, {0: done, 1: killed})
+    assert [start.replica for start in starts(actions)] == [2]
+    departures = {departure.replica: departure for departure in beat_in(core.beat(0.0)).departures}
+    assert (departures[0].finished, departures[0].in_order) == (True, True)
+    assert not departures[1].finished
+    assert {boot_of(departure.process) for departure in departures.values()} == {2}
+    assert [start.replica for start in starts(core.tick(60.0))] == [1]

@@ -10,10 +10,14 @@ from outlast.protocol.trunk import Base, Checkpoint, Origin, before_claim, comes
 
 
 def trunk(
-    bases: dict[int, Base], checkpoints: list[Checkpoint], back: Collection[int] = ()
+    bases: dict[int, Base], checkpoints: list[Checkpoint], back: Collection[int] = (), founded: int = 0
 ) -> list[tuple[int, int]]:
     found = walk_trunk(
-        bases, checkpoints, lambda number: bases.get(number, "unknown"), lambda number: number in back
+        bases,
+        checkpoints,
+        lambda number: bases.get(number, "unknown"),
+        lambda number: number in back,
+        founded,
     )
     return [tuple(checkpoint) for checkpoint in found]
 
@@ -43,6 +47,18 @@ def test_a_claim_counts_from_its_first_checkpoint_on() -> None:
     assert trunk(bases, made) == [(1, 20), (1, 10)]
     assert trunk(bases, made, back=[2]) == [(1, 10)], "unless somebody went back on purpose"
     assert trunk(bases, [*made, Checkpoint(2, 15)]) == [(2, 15), (1, 10)]
+
+
+def test_a_claim_that_the_run_has_begun_under_counts_at_once() -> None:
+    """What a writer that was cut off commits after that is late, though nothing else has been saved."""
+    made = [Checkpoint(1, 10), Checkpoint(1, 20)]
+    bases: dict[int, Base] = {1: None, 2: Checkpoint(1, 10), 3: Checkpoint(1, 10)}
+    assert trunk(bases, made, founded=2) == [(1, 10)], "claim 3 was never begun under"
+    assert trunk(bases, made) == [(1, 20), (1, 10)], "another run knows only what lies in the storage"
+    assert trunk(bases, [*made, Checkpoint(3, 15)], founded=2) == [(3, 15), (1, 10)]
+    assert trunk({**bases, 2: "unknown"}, made, founded=2) == [(1, 20), (1, 10)], "it cannot be read any more"
+    before = before_claim(3, bases, made, lambda claim: bases[claim], founded=2)
+    assert list(before) == [(1, 10)]
 
 
 def test_a_claim_that_was_gone_on_from_counts_though_its_checkpoints_were_pruned() -> None:

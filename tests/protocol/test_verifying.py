@@ -5,6 +5,7 @@ from outlast.protocol.step_words import (
     NO_FORK,
     Accused,
     Check,
+    Differ,
     Digest,
     Dropped,
     Fork,
@@ -12,7 +13,7 @@ from outlast.protocol.step_words import (
     Verdict,
     Verified,
 )
-from outlast.protocol.verifying import Verifying, Void, judge
+from outlast.protocol.verifying import Verifying, Void, judge, judge_attempt
 
 FORK = Fork(3, 4)
 
@@ -137,3 +138,55 @@ def test_nobody_is_accused_if_both_passes_differ_in_both_or_others_take_part() -
     life.recomputing.go_back(9, {0: b"a", 1: b"b"})
     life.recomputing.forget()
     assert life.recomputing.verified(9, b"a") == []
+
+
+def with_buffers(*buffers: bytes, verified: int = 3) -> dict[int, Check | None]:
+    return {replica: Check(verified=verified, buffers=one) for replica, one in enumerate(buffers)}
+
+
+def test_nothing_comes_of_an_attempt_from_buffers_that_differ() -> None:
+    assert judge_attempt(8, with_buffers(b"a", b"a", b"a"), FORK) == Verdict(fork=FORK)
+    void = judge_attempt(8, with_buffers(b"a", b"b", b"a"), FORK)
+    assert isinstance(void, Void)
+    assert (void.step, void.members, void.back_to, void.buffers) == (7, (1,), 3, True)
+    assert void.said == Differ(7, (1,), 3, buffers=True)
+
+
+def test_without_a_majority_of_buffers_nobody_is_named() -> None:
+    void = judge_attempt(8, with_buffers(b"a", b"b"), FORK)
+    assert isinstance(void, Void) and void.members == () and void.digests == {0: b"a", 1: b"b"}
+
+
+def test_buffers_are_compared_while_the_digest_of_a_state_is_awaited_or_others_say_nothing() -> None:
+    waits: dict[int, Check | None] = {0: Check(5, b"x", buffers=b"a"), 1: Check(5, buffers=b"b"), 2: None}
+    assert isinstance(judge_attempt(8, waits, FORK), Void)
+    silent: dict[int, Check | None] = {0: Check(buffers=b"a"), 1: Check(), 2: None}
+    assert judge_attempt(8, silent, FORK) == Verdict(fork=FORK)
+
+
+def test_a_state_that_differs_was_there_before_the_buffers_that_do() -> None:
+    checks: dict[int, Check | None] = {
+        0: Check(5, b"x", 3, buffers=b"a"),
+        1: Check(5, b"y", 3, buffers=b"a"),
+        2: Check(5, b"x", 3, buffers=b"b"),
+    }
+    void = judge_attempt(8, checks, FORK)
+    assert isinstance(void, Void) and (void.step, void.members, void.buffers) == (5, (1,), False)
+
+
+def test_of_two_the_one_that_begins_a_step_with_other_buffers_the_second_time_was_wrong() -> None:
+    life = compared(4, b"a")
+    same = {0: b"x", 1: b"x"}
+    life.recomputing.contributed(7, {0: 1, 1: 1}, same)
+    life.recomputing.go_back(7, {0: b"c", 1: b"d"}, buffers=True)
+    assert life.check(6, due=False).due, "the state in which they were is compared"
+    life.recomputing.contributed(7, {0: 1, 1: 1}, same)
+    life.recomputing.contributed(8, {0: 2, 1: 2}, {0: b"d", 1: b"d"})
+    assert life.recomputing.verified(7, b"z") == [Accused(0, 7)]
+
+
+def test_of_two_nobody_is_accused_if_both_begin_with_other_buffers_the_second_time() -> None:
+    life = compared(4, b"a")
+    life.recomputing.go_back(7, {0: b"c", 1: b"d"}, buffers=True)
+    life.recomputing.contributed(8, {0: 2, 1: 2}, {0: b"e", 1: b"e"})
+    assert life.recomputing.verified(7, b"z") == []

@@ -12,6 +12,7 @@ import pytest
 
 from outlast.run import children
 from outlast.run.children import Child
+from patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_a_signal_reaches_a_child_that_is_only_being_started(module: Any, tmp_pa
         await asyncio.sleep(0)
         assert child.pid is None
         child.signal(signal.SIGTERM)
-        return await asyncio.wait_for(running, 60)
+        return await asyncio.wait_for(running, PATIENCE_S)
 
     assert asyncio.run(stop_at_once()) == -signal.SIGTERM
 
@@ -97,3 +98,100 @@ def test_a_child_knows_its_parent_and_has_its_own_session(module: Any) -> None:
     name = module("print(sys.argv[1:], os.getsid(0) == os.getpid())")
     assert run(Child("one", name, ["--x"], on_line=lambda _, text: said.append(text))) == 0
     assert said == [f"['--x', '--parent', '{os.getpid()}'] True"]
+
+
+def test_a_child_that_is_stopped_for_good_is_replaced_by_one_that_knows_its_last_will(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "LOOK_EVERY_S", 0.05)
+    said: list[str] = []
+    stopped: list[int] = []
+    name = module(
+        "print(sys.argv[1:], flush=True)\n"
+        "while life == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "if life == 2: os.kill(os.getpid(), signal.SIGKILL)"
+    )
+
+    def last_will(pid: int) -> list[str]:
+        stopped.append(pid)
+        return ["--left", "something"]
+
+    def hear(_stream: str, text: str) -> None:
+        said.append(text)
+
+    child = Child("one", name, ["--x"], stopped_for_s=0.3, last_will=last_will, on_line=hear)
+    assert run(child) == 0
+    assert (lives(tmp_path), len(stopped)) == (3, 2), "it was woken once, and stopped again"
+    assert [text.count("something") for text in said] == [0, 1, 0]
+
+
+def test_a_stopped_child_that_has_something_to_tell_is_woken_and_tells_it(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "LOOK_EVERY_S", 0.05)
+    said: list[str] = []
+    name = module("os.kill(os.getpid(), signal.SIGSTOP)\nprint('the last line')")
+    child = Child(
+        "one",
+        name,
+        [],
+        stopped_for_s=0.3,
+        last_will=lambda _: ["--left", "something"],
+        on_line=lambda _, text: said.append(text),
+    )
+    assert run(child) == 0
+    assert (lives(tmp_path), child.restarts, said) == (1, 0, ["the last line"])
+
+
+def test_a_child_that_was_woken_and_is_killed_later_leaves_no_will(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has told everything itself."""
+    monkeypatch.setattr(children, "LOOK_EVERY_S", 0.05)
+    said: list[str] = []
+    name = module(
+        "print(sys.argv[1:], flush=True)\n"
+        "if life == 1:\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    child = Child(
+        "one",
+        name,
+        [],
+        stopped_for_s=0.3,
+        last_will=lambda _: ["--left", "something"],
+        on_line=lambda _, text: said.append(text),
+    )
+    assert run(child) == 0
+    assert lives(tmp_path) == 2
+    assert not any("something" in text for text in said)
+
+
+def test_a_child_is_replaced_although_something_it_left_behind_holds_its_pipes(
+    module: Any, tmp_path: Path
+) -> None:
+    left = tmp_path / "left"
+    name = module(
+        "if life == 1:\n"
+        "    import subprocess\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
+        f"    pathlib.Path({str(left)!r}).write_text(str(child.pid))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    try:
+        assert run(Child("one", name, [], on_line=quiet)) == 0
+    finally:
+        os.kill(int(left.read_text()), signal.SIGKILL)
+    assert lives(tmp_path) == 2
+
+
+def test_a_child_that_is_killed_after_its_role_is_over_is_not_replaced(module: Any, tmp_path: Path) -> None:
+    async def retire() -> int:
+        name = module("os.kill(os.getpid(), signal.SIGKILL)")
+        child = Child("one", name, [], on_line=quiet)
+        child.retire()
+        return await asyncio.wait_for(child.run(), 60)
+
+    assert asyncio.run(retire()) == -signal.SIGKILL
+    assert lives(tmp_path) == 1

@@ -51,11 +51,21 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     made = make_run(tmp_path, "job")
     assert find_run("job", tmp_path).path == made.path
     assert find_run(str(made.path), tmp_path / "elsewhere").path == made.path
-    for name in ("jo", "job/..", "", "/"):
+    for name in ("ob", "job/..", "", "/"):
         with pytest.raises(UsageError, match="there is no run"):
             find_run(name, tmp_path)
     with pytest.raises(UsageError, match="there is no run yet"):
         find_run(None, tmp_path / "elsewhere")
+
+
+def test_the_beginning_of_a_name_is_enough_if_it_is_one_runs_alone(tmp_path: Path) -> None:
+    for name in ("digits-1-ab", "digits-2-cd", "digits-2"):
+        make_run(tmp_path, name)
+    assert find_run("digits-1", tmp_path).name == "digits-1-ab"
+    assert find_run("digits-2", tmp_path).name == "digits-2", "a whole name is meant as such"
+    with pytest.raises(UsageError, match=r"may be any of .*digits-2-cd") as error:
+        find_run("digits-", tmp_path)
+    assert "digits-1-ab" in str(error.value)
 
 
 def test_a_run_is_alive_while_its_launcher_is(tmp_path: Path) -> None:

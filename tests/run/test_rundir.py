@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,29 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert directory.path.stat().st_mode & 0o077 == 0
     assert directory.token_file.stat().st_mode & 0o077 == 0
     assert token.hex() not in (directory.path / "run.json").read_text()
+
+
+def test_the_umask_opens_nothing_to_others(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        RunDirectory(tmp_path / "home" / "runs" / "job").create(RUN)
+    finally:
+        os.umask(before)
+    made = [tmp_path / "home", *(tmp_path / "home").rglob("*")]
+    assert len(made) == 5
+    assert not any(path.stat().st_mode & 0o077 for path in made)
+
+
+def test_another_directory_under_the_same_name_is_not_read(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "job")
+    directory.create(RUN)
+    with directory.held():
+        directory.path.rename(tmp_path / "aside")
+        RunDirectory(tmp_path / "job").create(RUN)
+        told = RunDirectory(directory.path, directory.identity)
+        for read in (directory.read, directory.token, told.read, told.token):
+            with pytest.raises(ConfigError, match="is not the directory that this run was started with"):
+                read()
 
 
 def test_a_directory_is_made_once(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from patience import PATIENCE_S
+
 # The wish to die with the parent outlives exec, so it need not be the server's own.
 _RUN = (
     "import os, sys\n"
@@ -50,7 +52,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_until(self, ready: Callable[[], bool], within_s: float = 60.0) -> None:
+    def wait_until(self, ready: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
         """Fails with the end of the log when the server dies or takes too long."""
         deadline = time.monotonic() + within_s
         while not ready():
@@ -60,7 +62,7 @@ class Child:
                 raise ServerFailed(f"{self.log} is not ready after {within_s} s:\n{self._last_words()}")
             time.sleep(0.05)
 
-    def end(self, within_s: float = 60.0) -> int:
+    def end(self, within_s: float = PATIENCE_S) -> int:
         """Wait for its own end."""
         return self._process.wait(within_s)
 

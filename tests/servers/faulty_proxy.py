@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from patience import PATIENCE_S
+
 
 class Fault(enum.Enum):
     ERROR = "HTTP 500"
@@ -68,7 +70,7 @@ class FaultyProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(10.0)
+            thread.join(PATIENCE_S)
 
     def misbehave(self, fault: Fault, times: int = 1, *, method: str | None = None) -> None:
         """The next `times` requests (of this method only, if one is given) suffer this fault."""
@@ -92,7 +94,7 @@ class FaultyProxy:
                 self._start(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
-        client.settimeout(20.0)
+        client.settimeout(PATIENCE_S)
         with client, contextlib.suppress(OSError, ConnectionError):
             head, body = _read_request(client)
             method, path = head.split(b" ", 2)[:2]

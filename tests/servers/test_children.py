@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlast.kinship import alive
+from patience import PATIENCE_S
 from servers.children import Child, ServerFailed, free_ports
 
 START = """
@@ -35,7 +36,7 @@ def test_a_server_does_not_outlive_a_killed_test(tmp_path: Path) -> None:
         server = int(output.readline())
         assert alive(server)
         tester.kill()
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + PATIENCE_S
     while alive(server):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -10,11 +10,14 @@ from outlast.protocol.evidence import Evidence
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
 from outlast.protocol.recomputing import Recomputing
+from outlast.protocol.repeating import packed
+from outlast.protocol.roster import Change
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
 from outlast.protocol.standstill import Standstill
 from outlast.protocol.step_words import (
     NO_FORK,
+    Check,
     EndReached,
     Feed,
     Follow,
@@ -27,12 +30,14 @@ from outlast.protocol.step_words import (
     Verdict,
 )
 from outlast.protocol.steps import StepCore
+from outlast.protocol.supervision import AgentCore, Exit
 from outlast.protocol.timing import Timing
 from outlast.protocol.trunk import Checkpoint, before_claim, walk_trunk
 from outlast.protocol.verifying import Verifying
 from outlast.protocol.views import JobSpec, Membership, View
 from outlast.sim.doubts import Doubts
 from outlast.sim.engine import Engine
+from outlast.sim.keepers import Keeper
 from outlast.sim.saver import Saver
 from outlast.sim.simulation import Cast
 from outlast.sim.store import ANY_TERM
@@ -74,6 +79,13 @@ class SpokenBeforeCommitted(CoordinatorCore):
 
     def _begin(self, commit: Commit) -> list[Action]:
         return [Publish(ViewNews(view=commit.membership.view)), commit]
+
+
+class ExitTakenForAnEnd(AgentCore):
+    """Believes the exit status, whatever the replica has said of its work."""
+
+    def _too_early(self, life: Any, ending: Exit) -> bool:
+        return False
 
 
 class _WatchesFromNow(Election):
@@ -136,6 +148,30 @@ class StandstillsLast(CoordinatorCore):
         actions = super()._office_changed(now)
         self.evidence = self.evidence and _Patient(self._timing, now)
         return actions
+
+
+class _Content(Evidence):
+    def change(self, membership: Membership, now: float) -> Change:
+        change = super().change(membership, now)
+        if change.staying:
+            change.removals = {who: replace(gone, closes=True) for who, gone in change.removals.items()}
+        return change
+
+
+class EndsWithoutTheChief(CoordinatorCore):
+    """Calls the job finished when somebody has come to the end of the script, and the chief is gone."""
+
+    def _office_changed(self, now: float) -> list[Action]:
+        actions = super()._office_changed(now)
+        self.evidence = self.evidence and _Content(self._timing, now)
+        return actions
+
+
+class FinalStateNotGiven(StepCore):
+    """Waits for the end of a step before it lets anybody in, also when no more steps are done."""
+
+    def follows_at_once(self, planned: View) -> bool:
+        return not self.holds_planned_views
 
 
 class PartsKept(StepCore):
@@ -281,26 +317,47 @@ class IntentNotAwaited(SaveCore):
 class UnstableSaved(SaveCore):
     """Commits as soon as all stripes are there, though the step may yet be done again."""
 
-    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
+    def decided(self, step: int, completed_in: int, **more: Any) -> list[SaveAction]:
         self._stable = max(self._stable, step)
-        return super().decided(step, completed_in, gated=gated)
+        return super().decided(step, completed_in, **more)
 
 
 class NoSecondLook(Saver):
     """Goes on from what was the newest checkpoint before it made its claim."""
 
     def look_again(self, number: int, claim: ClaimObject) -> None:
+        if self._engine.over or self._engine.view.number != claim.view:
+            super().look_again(number, claim)
+        else:
+            self.ask(number, claim)
+
+
+class BeginsUnasked(Saver):
+    """Begins when it has looked again, though it may have been evicted."""
+
+    def ask(self, number: int, claim: ClaimObject) -> None:
         self.begin(number, claim.base)
 
 
 class ClaimsCountAtOnce(SimVault):
     """Goes on from what a claim says, though its maker may have died before it looked again."""
 
-    def trunk(self) -> list[Checkpoint]:
-        return list(walk_trunk(self.claims, self.manifests, self.base_of, lambda _: True))
+    def newest(self, founded: int) -> Checkpoint | None:
+        return next(walk_trunk(self.claims, self.manifests, self.base_of, lambda _: True, founded), None)
 
-    def newest_before(self, number: int) -> Checkpoint | None:
-        return next(before_claim(number, self.claims, self.manifests, self.base_of, lambda _: True), None)
+    def newest_before(self, number: int, founded: int) -> Checkpoint | None:
+        walk = before_claim(number, self.claims, self.manifests, self.base_of, lambda _: True, founded)
+        return next(walk, None)
+
+
+class FoundationsForgotten(SimVault):
+    """Goes on from what came late, if whoever began after it saved nothing."""
+
+    def newest(self, founded: int) -> Checkpoint | None:
+        return super().newest(0)
+
+    def newest_before(self, number: int, founded: int) -> Checkpoint | None:
+        return super().newest_before(number, 0)
 
 
 class LateClaimsCount(SimVault):
@@ -313,9 +370,9 @@ class LateClaimsCount(SimVault):
 class StripesKept(SaveCore):
     """Takes the stripes of the save before, in another view perhaps, for those of this one."""
 
-    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
+    def decided(self, step: int, completed_in: int, **more: Any) -> list[SaveAction]:
         stripes = self._stripes
-        actions = super().decided(step, completed_in, gated=gated)
+        actions = super().decided(step, completed_in, **more)
         self._stripes |= stripes
         return actions
 
@@ -337,11 +394,33 @@ class GoesOnWithoutTheDead(SaveCore):
         return [*super().adopt(view), *self._progress()]
 
 
+class KeepsWhatIsVoid(Keeper):
+    """Keeps a state for its name that members went back behind."""
+
+    def go_back(self, step: int) -> None:
+        pass
+
+
 class DigestNotLookedAt(Verifying):
     """Says the same digest whatever its state is."""
 
-    def digested(self, step: int, digest: bytes) -> list[StepAction]:
+    def digested(self, step: int, digest: bytes, entries: bytes = b"") -> list[StepAction]:
         return super().digested(step, b"as ever" if digest else b"")
+
+
+class StateIsOneEntry(Verifying):
+    """Two flips are always in the same place."""
+
+    def digested(self, step: int, digest: bytes, entries: bytes = b"") -> list[StepAction]:
+        whole = packed({2: int.from_bytes(digest[:4], "little")}) if digest else b""
+        return super().digested(step, digest, whole)
+
+
+class BuffersNotCompared(Verifying):
+    """Says nothing of the buffers that a step begins with: the next comparison of states is enough."""
+
+    def check(self, newest: int, *, due: bool, checksum: int = 0, **_: bytes) -> Check:
+        return super().check(newest, due=due, checksum=checksum)
 
 
 class NobodyGoesBack(StepCore):
@@ -362,8 +441,8 @@ class GoesBackInSilence(StepCore):
 class SavedBeforeItWasCompared(SaveCore):
     """Does not wait until the state is known to be right."""
 
-    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
-        return super().decided(step, completed_in, gated=False)
+    def decided(self, step: int, completed_in: int, **more: Any) -> list[SaveAction]:
+        return super().decided(step, completed_in, **{**more, "gated": False})
 
 
 class EndsUnverified(StepCore):
@@ -376,8 +455,10 @@ class EndsUnverified(StepCore):
 class LowestIsWrong(Recomputing):
     """Of two that differ, takes the lower one for the one that was wrong."""
 
-    def contributed(self, step: int, checksums: Mapping[int, int]) -> None:
-        super().contributed(step, checksums)
+    def contributed(
+        self, step: int, checksums: Mapping[int, int], buffers: Mapping[int, bytes] | None = None
+    ) -> None:
+        super().contributed(step, checksums, buffers)
         if self._suspect is not None:
             self._suspect = (min(checksums), self._suspect[1])
 
@@ -388,9 +469,17 @@ class AccusesTheLowest(Verifying):
         self.recomputing = LowestIsWrong()
 
 
+class Nameless(Keeper):
+    """Whose script asks for no names."""
+
+    def applied(self, step: int, record: int, state: int) -> None:
+        pass
+
+
 def believing(**others: Any) -> Cast:
-    """Nothing is doubted in these runs: mistakes that have nothing to do with that show sooner."""
-    return Cast(steps=StepCore, **others)
+    """Nothing is doubted in these runs, and nothing wanted by name: mistakes that have nothing to do with
+    that show sooner."""
+    return Cast(**{"steps": StepCore, "keeper": Nameless, **others})
 
 
 MUTANTS: dict[str, tuple[Cast, str]] = {
@@ -420,7 +509,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a trial that outlives its view": (Cast(steps=TrialKept), "hangs at step|is back|has ended|core failed"),
     "the accused believed": (Cast(doubts=AccusedBelieved), "with the wrong numbers"),
     "not everybody waited for": (
-        Cast(steps=FirstHoldingSuffices),
+        believing(steps=FirstHoldingSuffices),
         "feeds step|another record|another verdict|stable|hangs at step|different states",
     ),
     "records released too early": (
@@ -436,17 +525,33 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a commit of what is not stable": (believing(saves=UnstableSaved), "which is not stable"),
     "no second look after a claim": (believing(saver=NoSecondLook), "before which .* was committed"),
     "a claim that counts at once": (believing(vault=ClaimsCountAtOnce), "before which .* was committed"),
+    "a beginning without the coordinator's word": (
+        believing(saver=BeginsUnasked),
+        "of which the coordinator knows nothing",
+    ),
+    "a beginning that leaves no trace": (
+        believing(vault=FoundationsForgotten),
+        "when others had begun without it",
+    ),
     "a claim that comes too late": (believing(vault=LateClaimsCount), "its run has claimed again"),
+    "void states kept for a name": (
+        believing(keeper=KeepsWhatIsVoid),
+        "tainted|another state|not stable|not one",
+    ),
     "stripes of an earlier save kept": (
         believing(saves=StripesKept),
         "another state|not one state|not durable",
     ),
     "a copy at the wrong time": (believing(saver=CopiesAtAnyTime), "another state|not one state"),
-    "a committer that goes on without the dead": (believing(saves=GoesOnWithoutTheDead), "not one state"),
+    "a committer that goes on without the dead": (
+        believing(saves=GoesOnWithoutTheDead),
+        "not one state|is back",
+    ),
     "digests not looked at": (believing(verifying=DigestNotLookedAt), "tainted state"),
+    "buffers not compared": (believing(verifying=BuffersNotCompared), "with different buffers"),
     "the culprit evicted, and nothing undone": (
         Cast(steps=NobodyGoesBack),
-        "tainted state|is back|has ended|blames",
+        "tainted state|is back|has ended|blames|for a mistake of the script",
     ),
     "going back in silence": (
         Cast(steps=GoesBackInSilence),
@@ -458,7 +563,23 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     ),
     "an end without a comparison": (Cast(steps=EndsUnverified), "ends with a tainted state"),
     "the wrong one of two accused": (believing(verifying=AccusesTheLowest), "of what replica"),
+    "every second flip is the script's": (
+        believing(verifying=StateIsOneEntry),
+        "for a mistake of the script",
+    ),
+    "an exit taken for an end": (
+        believing(agent=ExitTakenForAnEnd),
+        "nobody has done all its work|is back|has ended",
+    ),
+    "an end without the chief": (
+        believing(coordinator=EndsWithoutTheChief),
+        "nobody has done all its work",
+    ),
+    "a final state that nobody gives": (Cast(steps=FinalStateNotGiven), "has ended"),
     "a standstill that is left alone": (believing(coordinator=StandstillsLast), "is back|has ended"),
-    "no reconciliation": (Cast(steps=NobodyAsked), "again, though|hangs at step|is back|has ended"),
+    "no reconciliation": (
+        Cast(steps=NobodyAsked),
+        "again, though|hangs at step|is back|has ended|another verdict",
+    ),
 }
 """Each mistake with the cast that makes it and what the checker has to say to it."""

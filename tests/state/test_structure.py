@@ -93,7 +93,7 @@ DIFFERENT = {
         lambda: state(make=lambda p: torch.optim.AdamW(p, foreach=True)),
         "foreach is None there and True",
     ),
-    "an extra more": (lambda: state(clock=Clock()), "1 extra is only here: clock"),
+    "an extra more": (lambda: state(clock=Clock()), "1 entry of `state` is only here: clock"),
 }
 
 
@@ -112,9 +112,9 @@ def test_what_differs_is_said_by_name(name: str) -> None:
 
 def test_extras_of_another_type_or_not_there_are_named() -> None:
     image, _ = state(clock=Clock()).capture()
-    with pytest.raises(ConfigError, match="1 extra is missing here: clock"):
+    with pytest.raises(ConfigError, match="1 entry of `state` is missing here: clock"):
         state().check(image)
-    with pytest.raises(ConfigError, match="Extra 'clock' is a Clock there and a OtherClock here"):
+    with pytest.raises(ConfigError, match="Entry 'clock' of `state` is a Clock there and a OtherClock here"):
         state(clock=OtherClock()).check(image)
 
 

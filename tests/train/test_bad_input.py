@@ -342,3 +342,9 @@ def test_nan_is_not_outlasts_business(bench: Bench) -> None:
             for (x,) in step:
                 step.backward(bench.loss(x) * float("nan"))
             assert step.loss != step.loss
+
+
+def test_a_job_without_its_with_block(bench: Bench) -> None:
+    """Nothing has been started, so the first step would wait for ever."""
+    with refused(r"outside of its `with` block.*with outlast\.join", "replica 0: "):
+        next(bench.join().steps(4))

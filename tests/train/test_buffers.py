@@ -6,6 +6,8 @@ from shard_work import Replica
 from torch import Tensor, nn
 
 from outlast.errors import ConfigError
+from outlast.train.buffers import LARGE_BYTES
+from outlast.train.sums import raw_bytes
 
 
 class Counting(nn.Module):
@@ -87,6 +89,14 @@ def test_a_change_is_seen_however_it_is_made_and_averaged_by_weight(replica: Rep
     assert replica.gradients.nodes()[0].mask == 0b1
 
 
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("number", [7.0, float("nan"), float("inf")])
+def test_a_change_of_any_number_is_seen(replica: Replica, place: int, number: float) -> None:
+    run(replica, 0, lambda model: model.mean.data[place : place + 1].fill_(number))
+    run(replica, 1, nothing)
+    assert replica.gradients.nodes()[0].mask == 0b1 | MEAN
+
+
 def test_buffers_that_did_not_change_keep_their_bits(replica: Replica) -> None:
     replica.model.mean.copy_(torch.tensor([0.1, 1 / 3]))
     replica.start([0, 1])
@@ -159,3 +169,139 @@ def test_a_gap_that_is_marked_with_nan_has_not_changed(replica: Replica) -> None
     run(replica, 1, nothing)
     (total,) = replica.gradients.nodes()
     assert not total.mask & MEAN
+
+
+def test_a_digest_is_of_every_bit_that_shards_start_from(replica: Replica) -> None:
+    gradients, model = replica.gradients, replica.model
+    first = gradients.buffers_digest()
+    assert first == gradients.buffers_digest() != b""
+    run(replica, 0, lambda model: model.mean.add_(1))
+    assert gradients.buffers_digest() == first, "what a shard makes of them is no part of it"
+    for name, buffer in [*model.named_buffers()]:
+        before = buffer.detach().clone()
+        buffer.data.view(-1)[-1:].view(torch.uint8)[-1:].bitwise_xor_(0x80)
+        gradients.start_step()
+        assert gradients.buffers_digest() != first, name
+        buffer.data.copy_(before)
+    model.mean.data.sub_(1)
+    gradients.start_step()
+    assert gradients.buffers_digest() == first
+
+
+def test_a_digest_is_of_the_buffers_that_a_later_shard_starts_from(replica: Replica) -> None:
+    """A bit may flip in what is remembered, between two shards."""
+    first = replica.gradients.buffers_digest()
+    run(replica, 0, nothing)
+    replica.gradients.step_buffers()[id(replica.model.mean)].add_(1)
+    seen: list[list[float]] = []
+    run(replica, 1, lambda model: seen.append(model.mean.tolist()))
+    assert seen == [[2, 3]]
+    assert replica.gradients.buffers_digest() != first
+
+
+def test_what_happens_to_the_models_own_buffers_before_the_first_shard_enters_nothing(
+    replica: Replica,
+) -> None:
+    first = replica.gradients.buffers_digest()
+    replica.model.mean.data.add_(1)
+    seen: list[list[float]] = []
+    run(replica, 0, lambda model: seen.append(model.mean.tolist()))
+    assert seen == [[1, 2]]
+    assert replica.gradients.buffers_digest() == first
+
+
+def test_without_buffers_there_is_no_digest_and_empty_ones_have_one() -> None:
+    plain = Replica(nn.Linear(1, 1), 4)
+    plain.start([0])
+    assert plain.gradients.buffers_digest() == b""
+    model = nn.Linear(1, 1)
+    model.register_buffer("nothing", torch.empty(0))
+    empty = Replica(model, 4)
+    empty.start([0])
+    assert empty.gradients.buffers_digest() != b""
+
+
+class Masked(nn.Module):
+    """Beside its statistics it has a mask, which nobody changes but the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("mean", torch.tensor([1.0, 2.0]))
+        self.register_buffer("mask", torch.zeros(LARGE_BYTES, dtype=torch.bool))
+        self.register_buffer("table", torch.zeros(LARGE_BYTES // 4))
+
+
+@pytest.fixture
+def masked() -> Replica:
+    made = Replica(Masked(), 4)
+    made.start([0, 1])
+    return made
+
+
+def flip(buffer: Tensor) -> None:
+    buffer.data.view(-1)[-1:].view(torch.uint8)[-1:].bitwise_xor_(0x80 if buffer.is_floating_point() else 1)
+
+
+def remembered(replica: Replica, name: str) -> Tensor:
+    return replica.gradients.step_buffers()[id(getattr(replica.model, name))]
+
+
+@pytest.mark.parametrize("name", ["mean", "mask", "table"])
+def test_whoever_writes_to_a_large_buffer_between_two_steps_changes_the_digest(
+    masked: Replica, name: str
+) -> None:
+    first = masked.gradients.buffers_digest()
+    masked.gradients.start_step()
+    assert masked.gradients.buffers_digest() == first
+    flip(getattr(masked.model, name))
+    masked.gradients.start_step()
+    assert masked.gradients.buffers_digest() != first
+    assert torch.equal(remembered(masked, name), getattr(masked.model, name))
+    flip(getattr(masked.model, name))
+    masked.gradients.start_step()
+    assert masked.gradients.buffers_digest() == first
+
+
+def test_the_digest_of_a_large_buffer_that_nothing_changes_is_taken_once(masked: Replica) -> None:
+    first = masked.gradients.buffers_digest()
+    flip(remembered(masked, "mask"))
+    assert masked.gradients.buffers_digest() == first, "that is for the digest of the whole state to find"
+    flip(remembered(masked, "mean"))
+    assert masked.gradients.buffers_digest() != first
+
+
+@pytest.mark.parametrize("name", ["mask", "table"])
+def test_a_large_buffer_that_a_shard_changes_is_digested_as_it_was_when_the_shard_began(
+    masked: Replica, name: str
+) -> None:
+    first = masked.gradients.buffers_digest()
+    flip(remembered(masked, name))
+    run(masked, 0, lambda model: getattr(model, name).data.fill_(1))
+    assert masked.gradients.buffers_digest() != first
+
+
+@pytest.mark.parametrize("name", ["mask", "table"])
+def test_a_large_buffer_that_shards_of_others_have_changed_is_digested_in_every_step_from_then_on(
+    masked: Replica, name: str
+) -> None:
+    layout = masked.layout
+    value = torch.ones(LARGE_BYTES, dtype=torch.bool)
+    integers = {0: raw_bytes(value)} if name == "mask" else {}
+    mask = 0 if name == "mask" else 1 << [entry.name for entry in layout.entries].index("table")
+    masked.gradients.take(torch.ones(layout.size), 1.0, mask, integers)
+    assert getattr(masked.model, name).all()
+    masked.gradients.start_step()
+    first = masked.gradients.buffers_digest()
+    flip(remembered(masked, name))
+    assert masked.gradients.buffers_digest() != first
+
+
+def test_zeros_of_another_sign_are_another_content(masked: Replica) -> None:
+    """They compare as equal; but bits are what members agree on."""
+    masked.model.table.data.neg_()  # type: ignore[union-attr,operator]
+    first = masked.gradients.buffers_digest()
+    masked.start([0, 1])
+    assert masked.gradients.buffers_digest() != first
+    run(masked, 0, nothing)
+    assert torch.signbit(masked.model.table).all()  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from outlast.protocol.timing import Timing
 from outlast.state.digest import state_digest
 from outlast.state.training import TrainingState
 from outlast.train.comparing import Comparing, StepFacts, checksum
+from patience import PATIENCE_S
 
 
 class Facts:
@@ -29,7 +30,7 @@ class Core(StepCore):
         super().__init__(replica, verifies=True)
         self.told: dict[int, bytes] = {}
 
-    def digested(self, step: int, digest: bytes) -> list[object]:  # type: ignore[override]
+    def digested(self, step: int, digest: bytes, entries: bytes = b"") -> list[object]:  # type: ignore[override]
         self.told[step] = digest
         return []
 
@@ -64,7 +65,7 @@ class Replica:
         core = self.participant.steps
         assert isinstance(core, Core)
         with self.changed:
-            assert self.changed.wait_for(lambda: step in core.told, 30)
+            assert self.changed.wait_for(lambda: step in core.told, PATIENCE_S)
         return core.told[step]
 
 
@@ -120,7 +121,7 @@ def test_a_state_that_changes_while_it_is_copied_is_not_compared() -> None:
     core = replica.participant.steps
     assert isinstance(core, Core)
     with replica.changed:
-        assert replica.changed.wait_for(lambda: 1 in core.told, 30)
+        assert replica.changed.wait_for(lambda: 1 in core.told, PATIENCE_S)
     assert core.told[1] == b""
 
 

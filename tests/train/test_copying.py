@@ -12,8 +12,9 @@ from outlast.state.contents import Image
 from outlast.state.image import copy_piece, describe
 from outlast.train import copying
 from outlast.train.copying import PAGE_BYTES, Room, ShareCopy
+from patience import PATIENCE_S
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 def state(*shapes: tuple[int, ...]) -> tuple[Image, list[Tensor]]:

@@ -209,3 +209,29 @@ class Unmeasured:
 def test_what_cannot_work_is_said_at_once(dataset: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Data(dataset, global_batch=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (
+            {"batch_size": 8},
+            r"no batch_size=8: use global_batch=…, which is the number of samples of a step over all",
+        ),
+        ({}, r"needs global_batch=…: the number of samples of a step over all replicas"),
+        ({"global_batch": 8, "sampler": None}, "no sampler=None: the number of a step says"),
+        (
+            {"global_batch": 8, "batch_sise": 3},
+            "no argument 'batch_sise'; it has global_batch, seed, shuffle",
+        ),
+    ],
+)
+def test_arguments_of_a_loader_are_answered_with_ours(arguments: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Data(list(range(10)), **arguments)
+
+
+def test_a_loader_is_not_a_dataset() -> None:
+    loader = torch.utils.data.DataLoader(list(range(10)), batch_size=4)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"outlast\.Data\(loader\.dataset, global_batch=4 \* replicas"):
+        Data(loader, global_batch=4)  # type: ignore[arg-type]

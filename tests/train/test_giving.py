@@ -97,3 +97,17 @@ def test_where_the_state_changes_in_the_middle_of_a_step_the_next_gift_is_made_a
     assert "replica 9 is not given the state" in caplog.text
     gives.serve(PIN, header()._replace(view=3), at_once=False)
     assert gives.idle and sent.arrival.complete
+
+
+def test_one_who_waits_for_its_share_is_told_until_it_has_been_sent() -> None:
+    """The step in which it was promised may take minutes, and one that hears nothing begins anew."""
+    gives = giving(*training(), Sent())
+    gives.pin(PIN, header())
+    assert gives.owed(applied=4) == gives.owed(applied=5) == {LEARNER}
+    assert gives.owed(applied=6) == set(), "it stands behind that step, and nothing will come"
+    due = gives.due(5)
+    assert due is not None
+    gives.serve(*due, at_once=False)
+    assert gives.owed(applied=5) == {LEARNER}
+    gives.settle()
+    assert gives.owed(applied=5) == set()

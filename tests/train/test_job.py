@@ -1,9 +1,7 @@
 """A job of one process, which is what `python train.py` and a notebook have: the same loop, alone."""
 
 import copy
-import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import outlast
+from leaks import nothing_new
+from outlast.errors import LoopError
 from outlast.state.digest import state_digest
 from outlast.train.audit import merge_ledgers
 
@@ -58,12 +58,10 @@ def train(
 def test_training_twice_in_one_process_gives_the_same_and_leaves_nothing_behind() -> None:
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     train(net())
-    threads, descriptors = threading.enumerate(), sorted(os.listdir("/proc/self/fd"))
     model = net(dropout=0.3)
-    first = train(model)
-    assert train(net(dropout=0.3)) == first
-    assert threading.enumerate() == threads
-    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+    with nothing_new():
+        first = train(model)
+        assert train(net(dropout=0.3)) == first
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
     assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
     # An ordinary backward works as ever.
@@ -272,3 +270,26 @@ def test_randomness_belongs_to_the_step_and_the_shard() -> None:
                     assert drawn.setdefault((step.number, shard), number) == number
                     step.backward(model(torch.randn(1, 6)).sum())
     assert len(set(drawn.values())) == 9
+
+
+def test_steps_know_the_pass_over_the_data_that_they_are_in() -> None:
+    model = nn.Linear(2, 1)
+    data = outlast.Data(TensorDataset(torch.randn(10, 2)), global_batch=4)
+    assert data.steps_per_epoch == 3
+    seen = []
+    with outlast.join(model=model, data=data, shards=2) as job:
+        for step in job.steps(2 * data.steps_per_epoch):
+            for (x,) in step:
+                step.backward(model(x).mean())
+            seen.append((step.number, step.epoch, step.ends_epoch))
+    assert seen == [(1, 0, False), (2, 0, False), (3, 0, True), (4, 1, False), (5, 1, False), (6, 1, True)]
+
+
+def test_without_data_there_are_no_epochs() -> None:
+    model = nn.Linear(2, 1)
+    with outlast.join(model=model) as job:
+        for step in job.steps(1):
+            for _ in step:
+                step.backward(model(torch.ones(1, 2)).mean())
+            with pytest.raises(LoopError, match="replica 0, step 1: epochs are passes over `data`"):
+                _ = step.epoch

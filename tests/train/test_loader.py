@@ -16,6 +16,7 @@ from outlast.errors import SampleFailed, WorkerDied
 from outlast.kinship import alive, children_of
 from outlast.train.data import Data
 from outlast.train.loader import Loader
+from patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def no_process_is_left() -> Iterator[None]:
     assert set(children_of(os.getpid())) <= before
 
 
-def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+def until(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
@@ -245,7 +246,7 @@ def test_workers_of_another_thread_end_with_their_pipe() -> None:
     workers = loader_of(data)._workers
     for worker in workers:
         worker.pipe.close()
-        worker.process.join(10)
+        worker.process.join(PATIENCE_S)
         assert worker.process.exitcode == 0
     data.close()
 
@@ -266,10 +267,13 @@ def test_workers_die_with_a_trainer_that_is_killed(tmp_path: Path, stuck: bool) 
     )
     arguments = [str(theirs.fileno()), str(tmp_path / "never"), str(stuck)]
     trainer = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], pass_fds=[theirs.fileno()], cwd=Path(__file__).parent
+        [sys.executable, "-c", code, *arguments],
+        pass_fds=[theirs.fileno()],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     theirs.close()
-    ours.settimeout(60)
+    ours.settimeout(PATIENCE_S)
     with ours:
         pids = [int(pid) for pid in ours.recv(4096).split()]
         assert len(pids) == 3 and all(map(alive, pids))

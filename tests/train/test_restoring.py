@@ -22,7 +22,7 @@ from outlast.errors import NoCheckpoint, SaveGivenUp, VaultTaken
 from outlast.protocol.roster import INTENTS_KEPT
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import Intent
-from outlast.state.vault.manifest import Manifest
+from outlast.state.vault.manifest import Claim, Manifest
 from outlast.state.vault.names import manifest_name
 from outlast.state.vault.occupancy import Beating, Process
 from outlast.train.restoring import Beginning, find_beginning, is_trusted
@@ -167,6 +167,43 @@ def test_one_that_was_too_late_with_its_claim_makes_another(
         found = find_beginning(tiers, run="next", lineage=2, intents=(), process=dead(), may_claim=may_claim)
     assert step_of(found) == 5 and (found.claim.number, found.claim.view) == (4, 9)
     assert "too late" in caplog.text
+
+
+def test_who_may_not_begin_any_more_begins_nothing(tmp_path: Path) -> None:
+    """Its claim stays, and hides nothing."""
+    tiers = tiers_in(tmp_path)
+    commit(tiers.first, claim_for(tiers), 5)
+    asked: list[int] = []
+
+    def may_begin(claim: Claim) -> bool:
+        asked.append(claim.number)
+        return False
+
+    with pytest.raises(SaveGivenUp, match="is over"):
+        find_beginning(tiers, run="next", lineage=2, intents=(), process=dead(), may_begin=may_begin)
+    assert asked == [2], "it was asked after the second look"
+    assert step_of(begin(tiers)) == 5
+
+
+def test_what_came_late_is_gone_on_from_by_another_run_only(tmp_path: Path) -> None:
+    """Somebody began without it under claim 2, and died before it saved anything."""
+    tiers = tiers_in(tmp_path)
+    old = claim_for(tiers)
+    commit(tiers.first, old, 5)
+    path = tmp_path / manifest_name(1, 10)
+    commit(tiers.first, old, 10)
+    late = path.read_bytes()
+    path.unlink()
+    begun = claim_for(tiers, base=Checkpoint(1, 5), lineage=2)
+    path.write_bytes(late)
+
+    def again(founded: int) -> Beginning:
+        return find_beginning(
+            tiers, run="next", lineage=3, intents=(), process=dead(), founded=lambda: founded
+        )
+
+    assert step_of(again(begun.number)) == 5
+    assert step_of(again(0)) == 10, "whose coordinator knows nothing of that, has the storage alone"
 
 
 def test_a_run_that_lives_is_not_superseded_by_another(tmp_path: Path) -> None:

@@ -10,21 +10,18 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.utils.data import TensorDataset
+from trained_alone import Trained, net, saved, steps_saved, without_checkpoints
 
 import outlast
 from outlast.errors import ConfigError, StorageFull
-from outlast.state.digest import state_digest
 from outlast.state.fingerprint import Fingerprint
 from outlast.state.storage.files import Files
-from outlast.state.vault.chunks import verify_chunks
-from outlast.state.vault.manifest import ZSTD_SHUFFLE, Manifest
-from outlast.state.vault.vault import Vault
+from outlast.state.vault.manifest import ZSTD_SHUFFLE
 from outlast.train import assembly, writing
 from outlast.train.copying import ShareCopy
+from patience import PATIENCE_S
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -33,76 +30,12 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-def net(width: int = 8) -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 3))
-
-
-def dataset() -> TensorDataset:
-    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(2))
-    return TensorDataset(x, x.argmax(1) % 3)
-
-
-class Trained:
-    """A run of some steps with checkpoints in a folder."""
-
-    def __init__(self, folder: Path | str | list[Any], steps: int, *, width: int = 8, **options: Any) -> None:
-        self.model = net(width)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
-        self.began_at = -1
-        options = {"every": 2, "shards": 2, **options}
-        data = outlast.Data(dataset(), global_batch=16)
-        with outlast.join(
-            model=self.model, optimizer=self.optimizer, data=data, checkpoints=folder, **options
-        ) as job:
-            self.began_at = job.steps_done
-            for step in job.steps(steps):
-                for x, y in step:
-                    step.backward(functional.cross_entropy(self.model(x), y))
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-                self.stepped(job)
-
-    def stepped(self, job: outlast.Job) -> None:
-        """After each step."""
-
-    @property
-    def digest(self) -> str:
-        return state_digest(self.model, self.optimizer)
-
-
-def saved(folder: Path) -> list[Manifest]:
-    """All checkpoints, oldest first, each of them whole."""
-    vault = Vault(Files(str(folder)))
-    found = [vault.read_manifest(name) for name in vault.manifests()]
-    for manifest in found:
-        assert verify_chunks(vault.storage, manifest, manifest.chunks) == []
-    return found
-
-
-def steps_saved(folder: Path) -> list[int]:
-    return [manifest.step for manifest in saved(folder)]
-
-
 def wait_until_gone(before: list[threading.Thread]) -> None:
     """Until there are no other threads than before. Those of a storage stay for the next call for a while."""
     deadline = time.monotonic() + WAIT_S
     while [thread for thread in threading.enumerate() if thread not in before]:
         assert time.monotonic() < deadline, "a notebook goes on without them"
         time.sleep(0.01)
-
-
-def without_checkpoints(steps: int) -> str:
-    model = net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    data = outlast.Data(dataset(), global_batch=16)
-    with outlast.join(model=model, optimizer=optimizer, data=data, shards=2) as job:
-        for step in job.steps(steps):
-            for x, y in step:
-                step.backward(functional.cross_entropy(model(x), y))
-            optimizer.step()
-            optimizer.zero_grad()
-    return state_digest(model, optimizer)
 
 
 def test_a_run_that_is_resumed_ends_in_the_same_bits_as_one_that_was_not_interrupted(tmp_path: Path) -> None:

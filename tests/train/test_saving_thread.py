@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from outlast.train.saving_thread import SavingThread
+from patience import PATIENCE_S
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 
 
 def test_work_is_done_in_order_and_counted_until_it_is_done() -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -93,6 +94,19 @@ def test_many_steps_without_anything_end_the_run() -> None:
     with pytest.raises(TrainingDiverged, match=r"step 77: .* any shard from 0 to 3"):
         screening.applied(77, nothing, SHARDS)
     after(*[nothing] * (EMPTY_MOST - 1), note(), *[nothing] * (EMPTY_MOST - 1))
+
+
+def test_it_is_said_how_the_loss_has_grown_before_that() -> None:
+    screening = after()
+    for step, loss in enumerate([2.0, 1.0, 0.5, 4.0, 3e9], start=1):
+        screening.applied(step, msgspec.structs.replace(note(), loss=loss), SHARDS)
+    nothing = note(0.0, tuple(range(SHARDS)))
+    for step in range(6, 5 + EMPTY_MOST):
+        screening.applied(step, nothing, SHARDS)
+    with pytest.raises(
+        TrainingDiverged, match=r"since step 6 .* grew from 0\.5 at step 3 to 3e\+09 at step 5"
+    ):
+        screening.applied(5 + EMPTY_MOST, nothing, SHARDS)
 
 
 @pytest.mark.parametrize("audit", [-0.1, 1.1, math.nan, "often", True])

@@ -43,14 +43,14 @@ def test_what_was_given_in_a_view_is_void_in_the_next() -> None:
     """Nobody took it, and the step was done again: perhaps with other bits."""
     supply = made()
     assert give(supply, 7, Way.HANDED, view=3, value=1.0) is not None
-    supply.adopt()
+    supply.adopt(4, anew=False)
     assert taken(supply, 7) is None
 
 
 def test_a_stable_record_outlasts_views() -> None:
     supply = made()
     give(supply, 7, Way.STABLE, view=3, value=1.0)
-    supply.adopt()
+    supply.adopt(4, anew=False)
     assert taken(supply, 7) == 1.0
 
 
@@ -88,3 +88,13 @@ def test_what_came_with_a_later_state_is_not_kept() -> None:
     assert set(supply._offered) == {8}
     assert not supply._inbox._arriving
     assert taken(supply, 8) == 2.0
+
+
+def test_records_of_a_lineage_that_is_over_are_nothing_to_go_on_from() -> None:
+    """Its steps are done anew: the record of one must not be taken for that of the other."""
+    supply = made()
+    give(supply, 1, Way.STABLE, view=3, value=1.0)
+    supply.adopt(5, anew=True)
+    assert taken(supply, 1) is None
+    assert not supply.wants(head(Kind.NOTE, 1, Way.STABLE, view=4), view=5, newest=-1), "nor what is late"
+    assert supply.wants(head(Kind.NOTE, 1, Way.STABLE, view=5), view=6, newest=-1)

@@ -253,7 +253,10 @@ class Stage:
         )
         self._receive(f"replica {replica}", register)
 
-    @Phrase(r"replica (\d+)(?:\.(\d+))? reports view (\d+)(, ready)?(, leaving)?(?:, cannot reach ([\d ]+))?")
+    @Phrase(
+        r"replica (\d+)(?:\.(\d+))? reports view (\d+)(, ready)?(, leaving)?(, staying)?"
+        r"(?:, cannot reach ([\d ]+))?(?:, torn from ([\d ]+))?"
+    )
     def reports(
         self,
         replica: str,
@@ -261,7 +264,9 @@ class Stage:
         view: str,
         ready: str | None,
         leaving: str | None,
+        staying: str | None,
         unreachable: str | None,
+        torn: str | None,
     ) -> None:
         actor = self.actors[int(replica)]
         actor.view = int(view)
@@ -271,7 +276,9 @@ class Stage:
             view=actor.view,
             ready=bool(ready),
             leaving=bool(leaving),
+            staying=bool(staying),
             unreachable=tuple(int(peer) for peer in (unreachable or "").split()),
+            torn=tuple(int(peer) for peer in (torn or "").split()),
         )
         self._receive(f"replica {replica}", report)
 
@@ -336,6 +343,7 @@ class Stage:
             process=self._process(actor),
             how=how,
             finished=how == "has finished",
+            closes=how == "has finished" and actor.replica == min(self.actors),
             in_order=how in ("has finished", "leaves"),
             step=int(step or -1),
             shard=int(shard or -1),

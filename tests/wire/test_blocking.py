@@ -4,7 +4,6 @@ import contextlib
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,19 +12,19 @@ from typing import Any
 import pytest
 from wire_peers import CLIENT, CODEC, CREDENTIALS, TOKEN, AnyStream, Count, Say, served
 
+from leaks import nothing_new
 from outlast.errors import PeerRejected, ProtocolError
 from outlast.wire.address import channel_binding, format_address, listen
 from outlast.wire.blocking import BlockingStream
 from outlast.wire.framing import frame
 from outlast.wire.handshake import ListenerHandshake, Peer
+from patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
 def _no_leaks() -> Iterator[None]:
-    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-    yield
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert threading.active_count() == threads
+    with nothing_new():
+        yield
 
 
 def dial(address: str, **changes: Any) -> BlockingStream[Say | Count]:
@@ -43,12 +42,12 @@ def raw_pair() -> Iterator[tuple[BlockingStream[Say | Count], socket.socket]]:
         sock.sendall(frame(machine.start()[0]))
         for welcome in machine.receive(sock.recv(1024)[4:]):
             sock.sendall(frame(welcome))
-        with sock, connecting.result(10) as stream:
+        with sock, connecting.result(PATIENCE_S) as stream:
             yield stream, sock
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.001)
@@ -128,7 +127,7 @@ def test_something_else_on_the_port() -> None:
         with sock:
             sock.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
             with pytest.raises(ProtocolError, match="announced a frame"):
-                connecting.result(10)
+                connecting.result(PATIENCE_S)
 
 
 def test_a_listener_of_another_release_is_named_and_told() -> None:
@@ -139,7 +138,7 @@ def test_a_listener_of_another_release_is_named_and_told() -> None:
             machine = ListenerHandshake(job="job-1", token=TOKEN, version=9)
             sock.sendall(frame(machine.start()[0]))
             with pytest.raises(PeerRejected, match="version 9 of the protocol, this process version 1"):
-                connecting.result(10)
+                connecting.result(PATIENCE_S)
             with pytest.raises(PeerRejected, match="version 1 of the protocol, this process version 9"):
                 machine.receive(sock.recv(1024)[4:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from outlast.errors import ProtocolError
 from outlast.protocol.messages import Phase
 from outlast.wire import progress
 from outlast.wire.progress import Progress, ProgressReader, Reading
+from patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -64,6 +66,61 @@ def test_the_shard_that_is_being_computed_is_a_word_by_itself(page: Path) -> Non
     reader.close()
 
 
+def test_who_is_done_is_done_for_good(page: Path) -> None:
+    writer = Progress.create(page)
+    reader = ProgressReader(page)
+    writer.enter(Phase.DONE)
+    writer.enter(Phase.ASIDE)
+    assert reader.read().phase is Phase.DONE
+    again = Progress.open(page)
+    again.enter(Phase.COMPUTING)
+    assert reader.read().phase is Phase.DONE
+    for side in (writer, again, reader):
+        side.close()
+
+
+def test_what_a_process_has_had_part_in_stays_on_its_page(page: Path) -> None:
+    writer = Progress.create(page)
+    reader = ProgressReader(page)
+    assert (reader.read().joined, reader.read().contributed) == (False, 0)
+    writer.join()
+    writer.live(3)
+    writer.contribute(17)
+    # Evicted, it begins anew and does steps again that were undone.
+    writer.live(0)
+    writer.contribute(12)
+    assert (reader.read().joined, reader.read().contributed) == (True, 17)
+    writer.close()
+    reader.close()
+
+
+def test_what_is_told_for_people(page: Path) -> None:
+    writer = Progress.create(page)
+    reader = ProgressReader(page)
+    fresh = reader.read()
+    assert (fresh.total, fresh.loss, fresh.samples, fresh.saved, fresh.place) == (0, None, 0, -1, "")
+    writer.expect(1500, 128)
+    writer.tell_loss(0.25)
+    writer.saves_to("s3://bucket/run-é")
+    told = reader.read()
+    assert (told.total, told.loss, told.samples, told.saved) == (1500, 0.25, 128, -1)
+    assert told.place == "s3://bucket/run-é"
+    assert told.changed_ns == fresh.changed_ns, "none of it is progress"
+    writer.tell_loss(0.0)
+    assert reader.read().loss == 0.0
+    assert math.copysign(1, reader.read().loss or 0.0) == 1
+    writer.tell_loss(math.nan)
+    assert math.isnan(reader.read().loss or 0.0)
+    writer.saved(0, 17)
+    assert (reader.read().saved, reader.read().saved_ns) == (0, 17)
+    writer.saved(-1, 0)
+    assert reader.read().saved == -1
+    writer.saves_to("x" * 5000)
+    assert reader.read().place == "x" * progress.PLACE_MOST_BYTES
+    writer.close()
+    reader.close()
+
+
 def test_a_request_to_leave_reaches_the_replica(page: Path) -> None:
     writer = Progress.create(page)
     reader = ProgressReader(page)
@@ -99,7 +156,7 @@ def test_what_is_no_page_is_refused(page: Path) -> None:
     with pytest.raises(ProtocolError, match="it has 5 bytes"):
         ProgressReader(page)
     page.write_bytes(bytes(progress.PAGE_BYTES))
-    with pytest.raises(ProtocolError, match="no progress page of version 2"):
+    with pytest.raises(ProtocolError, match="no progress page of version 4"):
         Progress.open(page)
     ProgressReader.create(page).close()
     data = bytearray(page.read_bytes())
@@ -130,7 +187,7 @@ def test_readings_of_a_busy_writer_are_consistent(page: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(page)])
     try:
         steps = set()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while len(steps) < 1000 and time.monotonic() < deadline:
             reading = reader.read()
             if reading.consistent and reading.step:
@@ -140,7 +197,7 @@ def test_readings_of_a_busy_writer_are_consistent(page: Path) -> None:
                 steps.add(reading.step)
         assert len(steps) == 1000
         reader.request_leave()
-        assert writer.wait(timeout=60) == 0
+        assert writer.wait(timeout=PATIENCE_S) == 0
         assert reader.read().phase is Phase.DONE
     finally:
         writer.kill()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -11,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from leaks import nothing_new
 from outlast.wire.address import channel_binding, parse_address
 from outlast.wire.codec import Codec
 from outlast.wire.handshake import ClientHandshake
 from outlast.wire.listener import Handler, Limits, Listener
 from outlast.wire.streams import Stream, authenticate, connect
+from patience import PATIENCE_S
 
 
 class Say(msgspec.Struct, frozen=True, tag="say"):
@@ -33,25 +34,24 @@ CODEC = Codec[Say | Count]((Say, Count))
 AnyStream = Stream[Say | Count]
 
 CREDENTIALS: dict[str, Any] = {"job": JOB, "token": TOKEN, "role": "replica", "name": "r0"}
-CLIENT: dict[str, Any] = {**CREDENTIALS, "codec": CODEC, "deadline_s": 5.0}
+CLIENT: dict[str, Any] = {**CREDENTIALS, "codec": CODEC, "deadline_s": PATIENCE_S}
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """asyncio.run for a test that leaves nothing behind: no task, no socket, no warning."""
 
     async def checked() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await main()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    descriptors = len(os.listdir("/proc/self/fd"))
-    asyncio.run(checked())
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with nothing_new():
+        asyncio.run(checked())
+        gc.collect()
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - conditions here are about sockets, which set no event.
             await asyncio.sleep(0.002)
 
@@ -80,7 +80,7 @@ async def dial(address: str, **changes: Any) -> AnyStream:
 
 def stranger(address: str) -> socket.socket:
     """A connection that has not said anything yet."""
-    sock = socket.create_connection(parse_address(address), timeout=5)
+    sock = socket.create_connection(parse_address(address), timeout=PATIENCE_S)
     sock.setblocking(False)
     return sock
 
@@ -124,11 +124,11 @@ def served(
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE_S)
     loop, stop, listener = box[0]
     try:
         yield listener
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()

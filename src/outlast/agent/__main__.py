@@ -10,7 +10,7 @@ from pathlib import Path
 
 from outlast.agent.service import NO_SPACE, AgentService
 from outlast.errors import JobFailed, OutlastError, StoreError, StoreFull
-from outlast.kinship import die_with_parent
+from outlast.kinship import ExitStatus, die_with_parent
 from outlast.wire.rundir import RunDirectory
 
 LEFT = 13
@@ -24,6 +24,11 @@ def replica_list(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of replica numbers like 0,1,2") from None
 
 
+def exit_list(text: str) -> dict[int, ExitStatus]:
+    pairs = (part.partition(":") for part in text.split(",") if part)
+    return {int(replica): ExitStatus.of(int(code)) for replica, _, code in pairs}
+
+
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="outlast agent",
@@ -31,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
         "order (preemption); nothing outlives the agent.",
     )
     arguments.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    arguments.add_argument("--run-id", default="", help=argparse.SUPPRESS)
     arguments.add_argument("--name", required=True, help="a name that no other agent of the job has")
     arguments.add_argument(
         "--replicas", type=replica_list, required=True, metavar="0,1,…", help="the replicas to run here"
@@ -38,13 +44,19 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--grace", type=float, default=10.0, metavar="S", help="seconds to leave in after SIGTERM (10)"
     )
+    # How replicas ended that an agent of this name could not tell of, as replica:code; a signal is negative.
+    arguments.add_argument("--ended", type=exit_list, default={}, help=argparse.SUPPRESS)
     arguments.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
     return arguments
 
 
 async def serve(arguments: argparse.Namespace) -> int:
     service = AgentService(
-        RunDirectory(arguments.run), arguments.name, arguments.replicas, grace_s=arguments.grace
+        RunDirectory(arguments.run, arguments.run_id),
+        arguments.name,
+        arguments.replicas,
+        grace_s=arguments.grace,
+        ended=arguments.ended,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.preempt)
     outcome = await service.run()

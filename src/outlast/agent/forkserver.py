@@ -16,7 +16,8 @@ make that as good as `python script.py`, and a test holds each of them:
   are those of an ordinary program. What a fork cannot give (a variable that Python, the loader or a thread
   library reads only once, at its start) is left to a new interpreter: correct first, fast second.
 - **No one is left behind.** When the agent's end of the control socket closes, the agent is dead. Its
-  replicas die by the kernel's hand; this process then kills what *they* had started, and ends.
+  replicas die by the kernel's hand; this process then kills what *they* had started, and ends. Should it be
+  stopped in that moment, the kernel wakes it.
 
 The agent talks to it with length-prefixed msgpack over a Unix socket; file descriptors travel beside. One of
 them is a pipe by which the agent itself lets the replica go, once it knows its pid: so no script ever runs in
@@ -272,6 +273,7 @@ def main() -> None:
     # It ends when the agent does, and not before: a signal to everybody must not take the undertaker first.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    kinship.wake_with_parents_death()
     if not sys.flags.safe_path:
         # The place of the script's folder, which is not known yet.
         del sys.path[0]

@@ -26,6 +26,7 @@ from outlast.agent.spawning import (
     frame,
 )
 from outlast.kinship import stopped
+from outlast.protocol.stopped import StoppedWatch
 from outlast.wire.framing import FrameDecoder
 
 CLOSE_WITHIN_S = 5.0
@@ -47,6 +48,7 @@ class ForkserverControl:
         environment: Mapping[str, str],
         on_lost: Callable[[ForkserverControl], None],
         on_unclaimed: Callable[[int], None],
+        stopped_for_s: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
@@ -72,7 +74,16 @@ class ForkserverControl:
         self._waiting: dict[str, asyncio.Future[Spawned | SpawnFailed]] = {}
         self._outgoing: deque[tuple[bytes, list[int]]] = deque()
         self._incoming = FrameDecoder(MESSAGE_MAX_BYTES)
+        self._watch = StoppedWatch(stopped_for_s)
+        self.was_stopped = False
+        """Whether it was given up because somebody had stopped it, which is no fault of what it imports."""
         self._loop.add_reader(self._socket, self._on_readable)
+
+    def look(self) -> None:
+        """Called now and then: one that stays stopped is replaced before somebody needs it."""
+        if not self.lost.done() and self._watch.look(stopped(self.pid), self._loop.time()):
+            self.was_stopped = True
+            self.discard()
 
     async def spawn(self, request: Spawn, write_ends: Sequence[int]) -> Spawned | SpawnFailed:
         """Once this returns `Spawned`, the replica runs; if it raises, none does."""

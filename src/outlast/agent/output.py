@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from outlast.wire.private import make_below
+
 LINE_MAX_BYTES = 64 << 10
 PARTIAL_LINE_S = 0.25
 DRAIN_MAX_BYTES = 4 << 20
@@ -52,8 +54,8 @@ class Output:
         """Make the pipes and start to read; the write ends for stdout and stderr, which the caller closes."""
         assert not self._pipes, "an Output serves one process"
         if self._log_path is not None:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            make_below(self._log_path.parent)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._log_fd = os.open(self._log_path, flags, 0o644)
         loop = asyncio.get_running_loop()
         write_ends = []

@@ -12,7 +12,8 @@ as the replica that it belongs to (a metrics daemon, say), and killed after. Chi
 by other means are never touched.
 
 The forkserver itself may die: running replicas do not notice, and it is started again at once, so that the
-next replica finds it warm. If it dies again and again, `start` says so instead of trying for ever.
+next replica finds it warm. If it dies again and again, `start` says so instead of trying for ever. One that
+is stopped for good is as good as dead, and is replaced like one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from outlast.agent.output import Output
 from outlast.agent.spawning import Forget, Guard, Ready, Spawn, Spawned, sealed, unborn_name
 from outlast.errors import JobFailed, UsageError
 from outlast.kinship import ExitStatus, kill_group
+from outlast.protocol.timing import Timing
 
 READY_WITHIN_S = 120.0
 FORKSERVER_ATTEMPTS = 5
@@ -92,6 +94,7 @@ class Nursery:
         preload: Sequence[str] = ("torch",),
         environment: Mapping[str, str] | None = None,
         name: str = "",
+        stopped_for_s: float = Timing().stopped_for_good_s,
     ) -> None:
         self._preload = tuple(preload)
         self._id = name or secrets.token_hex(4)
@@ -107,6 +110,7 @@ class Nursery:
         self._past_sessions: deque[int] = deque(maxlen=256)
         self._kin: set[int] = set()
         self._sweeping: asyncio.TimerHandle | None = None
+        self._stopped_for_s = stopped_for_s
         self._closed = False
         self.cold = ""
         """Why replicas import for themselves although a preload was asked for, or nothing."""
@@ -214,7 +218,9 @@ class Nursery:
         )
 
     def _start_forkserver(self) -> ForkserverControl:
-        self._control = ForkserverControl(self._preload, self._environment, self._on_lost, self._unclaimed)
+        self._control = ForkserverControl(
+            self._preload, self._environment, self._on_lost, self._unclaimed, self._stopped_for_s
+        )
         return self._control
 
     async def _ready_control(self) -> ForkserverControl:
@@ -229,7 +235,7 @@ class Nursery:
                 if control.ready.exception() is None:
                     self.cold = control.ready.result().cold or self.cold
                     control.tell(Guard([running.pid for running in self.running]))
-                elif self._preload:
+                elif self._preload and not control.was_stopped:
                     # Perhaps an import crashes or hangs; without imports there is nothing that can.
                     self.cold = f"{control.lost.result()} while importing {', '.join(self._preload)}"
                     self._preload = ()
@@ -276,6 +282,8 @@ class Nursery:
 
     def _sweep_every(self) -> None:
         self._sweep()
+        if self._control is not None and not self._closed:
+            self._control.look()
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_EVERY_S, self._sweep_every)
 
     def _sweep(self) -> int:

@@ -3,7 +3,8 @@
 The replica gets a fresh `__main__`, its own arguments and import path, and preloaded modules in the state
 that a fresh import would have given them. A traceback shows the script's frames and none of ours.
 
-It ends as a program does: threads are waited for, exit hooks run, output is written. Only taking the
+It ends as a program does: threads are waited for, exit hooks run, output is written. Then it may have to stay
+for others (`parting.py`). Only taking the
 interpreter apart is left out, since with torch loaded that takes half a second, in which others wait for a
 replica that has failed.
 """
@@ -22,6 +23,8 @@ import types
 from typing import Any, NoReturn, Protocol, cast
 
 import msgspec
+
+from outlast.parting import part
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -88,6 +91,7 @@ def become(program: Program) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    part(status)
     os._exit(status)
 
 

@@ -5,20 +5,25 @@ is gone; what happened meanwhile is told when it is back. Only the end of the jo
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from outlast.agent.mouthpiece import Mouthpiece
+from outlast.agent.oom import OutOfMemory
 from outlast.agent.output import Output
 from outlast.agent.process import Nursery, ReplicaProcess
-from outlast.agent.watch import ReplicaWatch
+from outlast.agent.watch import ReplicaWatch, last_sample
 from outlast.errors import JobFailed, OutlastError, PeerRejected
-from outlast.kinship import can_unnice, nursery_name
+from outlast.kinship import ExitStatus, can_unnice, nursery_name
 from outlast.protocol.messages import Message
-from outlast.protocol.restarts import RestartPolicy
+from outlast.protocol.restarts import Legacy, RestartPolicy
 from outlast.protocol.supervision import (
     AgentAction,
     AgentCore,
@@ -26,12 +31,15 @@ from outlast.protocol.supervision import (
     Exit,
     JobEnded,
     KillReplica,
+    Sample,
     StartReplica,
     TellCoordinator,
+    TellPeople,
 )
 from outlast.protocol.views import Outcome
 from outlast.wire.control import CONTROL
 from outlast.wire.handover import Handover
+from outlast.wire.private import make_below, write_file
 from outlast.wire.rundir import RunDirectory
 from outlast.wire.streams import Stream, connect
 
@@ -42,8 +50,11 @@ REJECTED_AGAIN_S = 2.0
 ROOM_AGAIN_S = 0.5
 END_WITHIN_S = 1.0
 """What is left when the time for leaving is over gets SIGTERM, and SIGKILL after this."""
+LAST_WORDS_WITHIN_S = 1.0
 NICE_AGAIN = 10
 """How nice a replica is that starts beside others that train, until it takes part."""
+LEGACY = "failures"
+"""Where an agent writes down what it has counted, in its home."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 log = logging.getLogger(__name__)
@@ -53,13 +64,21 @@ class AgentService:
     """One agent of one job; `run` returns how the job ended, or None if this agent was told to leave."""
 
     def __init__(
-        self, directory: RunDirectory, name: str, replicas: tuple[int, ...], *, grace_s: float
+        self,
+        directory: RunDirectory,
+        name: str,
+        replicas: tuple[int, ...],
+        *,
+        grace_s: float,
+        ended: Mapping[int, ExitStatus] | None = None,
     ) -> None:
+        """`ended` are exits that an agent before this one has left untold."""
         self._directory = directory
         self._run = directory.read()
         self._token = directory.token()
         self._timing = self._run.timing()
         self._home = directory.agent(name)
+        self._ended = ended or {}
         self._grace_s = grace_s
         self._core = AgentCore(
             agent=name,
@@ -67,12 +86,14 @@ class AgentService:
             replicas=replicas,
             timing=self._timing,
             policy=RestartPolicy(),
+            legacy=read_legacy(self._home),
         )
         environment = self._environment()
         self._nursery = Nursery(
             preload=self._run.preload,
             environment=environment,
             name=nursery_name(str(directory.path), name),
+            stopped_for_s=self._timing.stopped_for_good_s,
         )
         self._base_environment = environment
         self._watches: dict[int, ReplicaWatch] = {}
@@ -82,17 +103,24 @@ class AgentService:
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
         self._speak = {"stdout": Mouthpiece(1), "stderr": Mouthpiece(2)}
+        self._memory = OutOfMemory()
         self._cold = ""
         self._nice_again = NICE_AGAIN if can_unnice() else 0
         self._width = len(str(self._run.spec.processes - 1))
 
     async def run(self) -> Outcome | None:
+        # Held, so that its identity, which replicas are told, stays its own.
+        with self._directory.held():
+            return await self._run_to_the_end()
+
+    async def _run_to_the_end(self) -> Outcome | None:
         async with self._nursery:
             self._go(self._keep_connection())
             self._go(self._tick())
-            self._perform(self._core.start(self._now()))
+            self._perform(self._core.start(self._now(), self._untold()))
             try:
                 await self._over.wait()
+                await self._hear_last_words()
             finally:
                 for task in list(self._tasks):
                     task.cancel()
@@ -106,6 +134,14 @@ class AgentService:
             raise self._failure
         return self._core.outcome
 
+    async def _hear_last_words(self) -> None:
+        """A job that has failed ends all replicas by itself. Some of them are about to say why, and are not
+        to be cut short."""
+        exits = [process.exited for process in self._processes.values()]
+        outcome = self._core.outcome
+        if exits and outcome is not None and not outcome.finished:
+            await asyncio.wait(exits, timeout=LAST_WORDS_WITHIN_S)
+
     def preempt(self) -> None:
         """The machine is about to go: leave in order, but within the grace period."""
         if self._core.leaving:
@@ -113,6 +149,16 @@ class AgentService:
         self._perform(self._core.preempted(self._now()))
         asyncio.get_running_loop().call_later(self._grace_s, self._over.set)
         self._end_when_settled()
+
+    def _untold(self) -> dict[int, tuple[Sample, Exit]]:
+        """The exits that were left to us, each with what its page said last."""
+        return {
+            replica: (last_sample(self._page(replica)), exit_of(status))
+            for replica, status in self._ended.items()
+        }
+
+    def _page(self, replica: int) -> Path:
+        return self._home / f"replica-{replica}.page"
 
     def _environment(self) -> dict[str, str]:
         threads = str(self._run.threads)
@@ -187,6 +233,8 @@ class AgentService:
                 case TellCoordinator():
                     if self._stream is not None:
                         self._stream.send(action.message)
+                case TellPeople():
+                    self._narrate(action.replica, action.what)
                 case JobEnded():
                     self._over.set()
         self._end_when_settled()
@@ -211,7 +259,7 @@ class AgentService:
 
     async def _live(self, replica: int, process: int, again: bool) -> None:
         """One life of one replica, from its start to the report of its end."""
-        page = self._home / f"replica-{replica}.page"
+        page = self._page(replica)
         try:
             watch = await self._begin_watch(replica, page)
         except OSError as error:
@@ -222,6 +270,7 @@ class AgentService:
         output = Output(replica, log=self._directory.log(replica), sink=self._sink)
         handover = Handover(
             run=self._directory.path,
+            run_id=self._directory.identity,
             replica=replica,
             process=process,
             agent=self._core.agent,
@@ -245,13 +294,7 @@ class AgentService:
             self._explain_cold_start(started.cold or self._nursery.cold)
             self._processes[replica] = started
             status = await asyncio.shield(started.exited)
-            ending = Exit(
-                how=status.describe(asked=started.asked),
-                clean=status.success,
-                killed=status.signal is not None,
-                own_fault=status.own_fault and not started.asked,
-                last_words=output.last_words(),
-            )
+            ending = exit_of(status, asked=started.asked, last_words=output.last_words(), memory=self._memory)
             del self._processes[replica]
             if output.log_error is not None:
                 self._narrate(replica, f"could not be logged in full: {output.log_error}")
@@ -261,6 +304,9 @@ class AgentService:
         del self._watches[replica]
         watch.close()
         self._perform(self._core.exited(replica, process, ending, self._now()))
+        # On a full disk the next agent counts anew, and that is all.
+        with contextlib.suppress(OSError):
+            write_file(self._home / LEGACY, msgspec.json.encode(self._core.legacy))
 
     async def _begin_watch(self, replica: int, page: Path) -> ReplicaWatch:
         """A full disk is no fault of the replica's: wait for room instead of counting it as a failure."""
@@ -289,16 +335,34 @@ class AgentService:
         self._speak["stderr"].say(f"[{replica:>{self._width}}] replica {replica} {what}")
 
 
+def exit_of(
+    status: ExitStatus, *, asked: bool = False, last_words: str = "", memory: OutOfMemory | None = None
+) -> Exit:
+    """What the end of a process means; `asked` if we killed it ourselves. `memory` may explain a kill."""
+    killed = status.signal == signal.SIGKILL and not asked
+    explained = killed and memory is not None and memory.explains_one()
+    return Exit(
+        how=status.describe(asked=asked, why="out of memory, says the kernel" if explained else ""),
+        clean=status.success,
+        killed=status.signal is not None,
+        own_fault=status.own_fault and not asked,
+        last_words=last_words,
+    )
+
+
 def next_boot(directory: RunDirectory, name: str) -> int:
     """Count this start of the agent, durably, so that its processes are numbered after all earlier ones."""
     home = directory.agent(name)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_below(home)
     path = home / "boot"
     boot = int(path.read_text()) + 1 if path.exists() else 1
-    fresh = home / "boot.new"
-    with fresh.open("w") as file:
-        file.write(str(boot))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    write_file(path, str(boot).encode(), durable=True)
     return boot
+
+
+def read_legacy(home: Path) -> Legacy:
+    """What the agent before this one has counted; nothing, if there was none."""
+    try:
+        return msgspec.json.decode((home / LEGACY).read_bytes(), type=Legacy)
+    except (OSError, msgspec.MsgspecError):
+        return Legacy()

@@ -15,6 +15,32 @@ from outlast.protocol.supervision import Sample
 from outlast.wire.progress import ProgressReader
 
 
+def last_sample(page: Path) -> Sample:
+    """What the page of a process that is gone said last."""
+    try:
+        reader = ProgressReader(page)
+    except (OSError, ProtocolError):
+        return Sample()
+    try:
+        reading = reader.read()
+    except ProtocolError:
+        return Sample()
+    finally:
+        reader.close()
+    return Sample(
+        pid=reading.pid,
+        incarnation=reading.incarnation,
+        view=reading.view,
+        step=reading.step,
+        phase=reading.phase,
+        shard=reading.shard,
+        joined=reading.joined,
+        contributed=reading.contributed,
+        ended=reading.ended,
+        closes=reading.closes,
+    )
+
+
 class ReplicaWatch:
     """One process under observation."""
 
@@ -27,6 +53,7 @@ class ReplicaWatch:
 
     def born(self, pid: int) -> None:
         self._pid = pid
+        self._reader.born(pid)
 
     def request_leave(self) -> None:
         self._reader.request_leave()
@@ -37,7 +64,8 @@ class ReplicaWatch:
         except ProtocolError:
             # A page that makes no sense is no reason to stop watching; it shows no progress, and that counts.
             return Sample()
-        quiet_s = reading.unchanged_s(time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        quiet_s = reading.unchanged_s(now_ns)
         starved_s = self._starved_s()
         if reading.changed_ns != self._changed_ns:
             self._changed_ns = reading.changed_ns
@@ -51,6 +79,16 @@ class ReplicaWatch:
             quiet_s=max(0.0, quiet_s - (starved_s - self._starved_before_s)),
             stopped_s=self._stopped_s(),
             shard=reading.shard,
+            joined=reading.joined,
+            contributed=reading.contributed,
+            ended=reading.ended,
+            closes=reading.closes,
+            total=reading.total,
+            loss=reading.loss,
+            samples=reading.samples,
+            saves=bool(reading.place),
+            saved=reading.saved,
+            saved_ago_s=(now_ns - reading.saved_ns) / 1e9 if reading.saved_ns else None,
         )
 
     def close(self) -> None:

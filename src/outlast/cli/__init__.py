@@ -2,15 +2,19 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from outlast.errors import OutlastError, ScriptFailed
+from outlast.entry import leave_at_once
+from outlast.errors import OutlastError
 
 COMMANDS = {
     "run": "run a training script as several replicas on this machine",
-    "status": "show how a run stands",
+    "status": "show how a run stands, or how it ended",
+    "logs": "show what the replicas of a run have printed",
+    "runs": "list the runs on this machine, and remove old ones",
     "checkpoints": "list, show, verify, export, import and prune checkpoints",
     "rewind": "let the next run go on from an older checkpoint",
     "audit": "check that every sample was used exactly once per pass",
@@ -53,15 +57,32 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help(sys.stderr if rest else sys.stdout)
         return 2
     try:
-        command: Callable[[list[str]], int] = import_module(f"outlast.cli.{options.command}").main
-        return command(arguments[1:])
+        code = _run(options.command, arguments[1:])
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        code = 0
     except OutlastError as error:
         print(f"outlast: {error}", file=sys.stderr)
-        if isinstance(error, ScriptFailed) and error.last_words:
-            print(_indented(error.last_words), file=sys.stderr)
-        return error.exit_code
+        code = error.exit_code
+    _flush()
+    return code
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    if name != "run" and signal.getsignal(signal.SIGINT) is leave_at_once:
+        # From here on there may be something to put in order first.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    command: Callable[[list[str]], int] = import_module(f"outlast.cli.{name}").main
+    return command(arguments)
+
+
+def _flush() -> None:
+    """Who reads our output may have seen enough of it, as in `outlast logs | head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_streams() -> None:
@@ -69,7 +90,3 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (it stays open to the end)
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())

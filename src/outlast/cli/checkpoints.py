@@ -14,11 +14,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from outlast.cli.vaults import age_text, find_checkpoint, find_name, open_vault, size_text
-from outlast.errors import ObjectDamaged, ObjectMissing
+from outlast.cli.vaults import open_vault, size_text
+from outlast.errors import ObjectDamaged, ObjectMissing, UsageError
 from outlast.state.storage.opening import open_storage
+from outlast.state.vault.ages import age_text
+from outlast.state.vault.finding import Which, find_checkpoint, find_name, which_of
 from outlast.state.vault.manifest import Chunk, Manifest
 from outlast.state.vault.names import CHUNKS, checkpoint_of
+from outlast.state.vault.pointers import names_of, own_names
 from outlast.state.vault.retention import Keep
 from outlast.state.vault.vault import Vault
 
@@ -43,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print one JSON object for programs")
         return command
 
+    def which(command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "which", nargs="?", metavar="WHICH", help="a name or a step (the newest good one)"
+        )
+
     def choose(command: argparse.ArgumentParser) -> None:
         command.add_argument("--step", type=int, metavar="N", help="which one (the newest good one)")
         command.add_argument(
@@ -53,13 +61,16 @@ def _parser() -> argparse.ArgumentParser:
     ls.add_argument("url")
     show = add("show", "show one checkpoint and its tensors", _show)
     show.add_argument("url")
+    which(show)
     choose(show)
     verify = add("verify", "read a checkpoint and compare it with its hashes", _verify)
     verify.add_argument("url")
+    which(verify)
     choose(verify)
     verify.add_argument("--all", action="store_true", help="every checkpoint, on the trunk and off it")
     export = add("export", "write a checkpoint in the format of another tool", _export)
     export.add_argument("url")
+    which(export)
     export.add_argument(
         "out", type=Path, metavar="OUT", help="the file (safetensors) or folder (dcp) to write"
     )
@@ -99,6 +110,7 @@ class Listed(msgspec.Struct):
     tensor_bytes: int | None = None
     new_bytes: int | None = None
     problem: str | None = None
+    names: list[str] = []
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -110,13 +122,14 @@ def _ls(options: argparse.Namespace) -> int:
     table = Table(box=None, header_style="bold")
     for title in ("step", "claim", "age", "size", "new"):
         table.add_column(title, justify="right")
-    for title in ("run", "state"):
+    for title in ("run", "state", "names"):
         table.add_column(title)
     for row in listed:
         sizes = ["" if size is None else size_text(size) for size in (row.tensor_bytes, row.new_bytes)]
         age = age_text(row.saved_at) if row.saved_at else ""
         state = f"[{_COLOURS[row.state]}]{row.state}[/]"
-        table.add_row(str(row.step), str(row.claim), age, *sizes, escape(row.run), state)
+        names = escape(", ".join(row.names))
+        table.add_row(str(row.step), str(row.claim), age, *sizes, escape(row.run), state, names)
     console = _console()
     console.print(table)
     console.print(f"{usage.manifests} checkpoints in {size_text(usage.chunk_bytes)} of {usage.chunks} chunks")
@@ -130,17 +143,31 @@ def _listed(vault: Vault) -> list[Listed]:
     """Newest first."""
     stored = {s.key: s.size_bytes for s in vault.storage.list(CHUNKS)}
     trunk = set(vault.trunk())
+    named = names_of(vault)
     rows: list[Listed] = []
     for name in reversed(vault.manifests()):
         found = checkpoint_of(name)
         assert found is not None
         _, manifest, problem = _row(vault, name)
         row = Listed(name, found.step, found.claim, _state(name, manifest, trunk, stored), problem=problem)
+        row.names = _shown(named.get(name, []))
         if manifest is not None:
             row.run, row.saved_at = manifest.run, manifest.saved_at
             row.tensor_bytes, row.new_bytes = manifest.tensor_bytes, manifest.new_bytes
         rows.append(row)
     return rows
+
+
+def _which(options: argparse.Namespace) -> Which:
+    if options.which is not None and options.step is not None:
+        raise UsageError("give a name or a step once: either behind the URL or with --step")
+    return which_of(options.which) if options.step is None else int(options.step)
+
+
+def _shown(names: list[str]) -> list[str]:
+    """For people: those of the script, and that it has ended its run there."""
+    own = own_names(names)
+    return own if len(own) == len(names) else [*own, "(the end)"]
 
 
 _COLOURS = {"good": "green", "off trunk": "yellow", "incomplete": "red", "unreadable": "red"}
@@ -163,17 +190,19 @@ def _state(name: str, manifest: Manifest | None, trunk: set[str], stored: dict[s
 
 def _show(options: argparse.Namespace) -> int:
     vault = open_vault(options.url)
-    name, manifest = find_checkpoint(vault, options.step, options.claim)
+    name, manifest = find_checkpoint(vault, _which(options), options.claim)
+    names = _shown(names_of(vault).get(name, []))
     if options.json:
         document = msgspec.to_builtins(manifest)
         document["image"] = {k: v for k, v in document["image"].items() if k not in ("plain", "structure")}
-        _print_json({"name": name, **document})
+        _print_json({"name": name, "names": names, **document})
         return 0
     about = Table(box=None, show_header=False)
     stored_bytes = sum({c.hash: c.stored_bytes for c in manifest.chunks}.values())
     for title, value in {
         "checkpoint": name,
         "step": manifest.step,
+        "names": ", ".join(names) or "none",
         "run": f"{manifest.run} (lineage {manifest.lineage}, view {manifest.view})",
         "goes on from": manifest.base or "nothing",
         "saved": f"{manifest.saved_at} ({age_text(manifest.saved_at)} ago)",
@@ -202,7 +231,7 @@ def _verify(options: argparse.Namespace) -> int:
 
     vault = open_vault(options.url)
     # A checkpoint that was asked for and cannot even be read is a damaged one like others.
-    names = vault.manifests() if options.all else [find_name(vault, options.step, options.claim)]
+    names = vault.manifests() if options.all else [find_name(vault, _which(options), options.claim)]
     rows = [_row(vault, name) for name in names]
     manifests = [(name, manifest) for name, manifest, _ in rows if manifest]
     bad = {name: [reason] for name, _, reason in rows if reason}
@@ -237,7 +266,7 @@ def _export(options: argparse.Namespace) -> int:
     from outlast.state.vault.exporting import export_dcp, export_safetensors
 
     vault = open_vault(options.url)
-    _, manifest = find_checkpoint(vault, options.step, options.claim)
+    _, manifest = find_checkpoint(vault, _which(options), options.claim)
     export = export_dcp if options.format == "dcp" else export_safetensors
     names = export(vault, manifest, options.out, everything=options.all)
     if options.json:

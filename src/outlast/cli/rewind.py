@@ -8,8 +8,9 @@ import sys
 
 import msgspec
 
-from outlast.cli.vaults import find_checkpoint, open_vault
+from outlast.cli.vaults import open_vault
 from outlast.errors import CheckpointError, UsageError
+from outlast.state.vault.finding import find_checkpoint, which_of
 from outlast.state.vault.names import CHUNKS, checkpoint_of
 from outlast.state.vault.occupancy import note_end
 from outlast.state.vault.vault import Vault
@@ -22,13 +23,13 @@ def main(argv: list[str]) -> int:
         "aside: rewinding to one of them brings it back, until the next run saves, which prunes them.",
     )
     parser.add_argument("url", help="where the run saves its checkpoints")
-    parser.add_argument("--to", type=int, required=True, metavar="STEP", help="the step to go back to")
+    parser.add_argument("--to", required=True, metavar="STEP", help="the step, or the name, to go back to")
     parser.add_argument("--claim", type=int, metavar="N", help="which one, if there are several of that step")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of sentences")
     options = parser.parse_args(argv)
     vault = open_vault(options.url)
-    name, manifest = find_checkpoint(vault, options.to, options.claim)
+    name, manifest = find_checkpoint(vault, which_of(options.to), options.claim)
     _refuse_if_incomplete(vault, name)
     trunk = vault.trunk()
     aside = trunk[: trunk.index(name)] if name in trunk else trunk

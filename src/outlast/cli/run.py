@@ -4,17 +4,22 @@ import argparse
 import ast
 import asyncio
 import contextlib
+import difflib
 import os
 import re
 import resource
+import shlex
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from outlast.errors import OutlastError, ScriptNotFound, UsageError
-from outlast.run.display import Display, LiveDisplay, PlainDisplay
+from outlast.run.display import Display
 from outlast.run.home import home
 from outlast.run.launcher import Launcher, Options
+from outlast.run.live import LiveDisplay
+from outlast.run.plain import PlainDisplay
 
 WORTH_PRELOADING = ("torch",)
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
@@ -22,7 +27,9 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 def main(argv: list[str]) -> int:
     own, program = split(argv, _parser())
-    options = _parser().parse_args(own)
+    options, unknown = _parser().parse_known_args(own)
+    if unknown:
+        raise UsageError(_not_ours(unknown[0], argv))
     if not program:
         raise UsageError("nothing to run: outlast run -n 4 train.py [arguments of the script]")
     options.program = program
@@ -44,7 +51,7 @@ def main(argv: list[str]) -> int:
         preload=tuple(module for module in preload if module),
         grace_s=options.grace,
     )
-    display: Display = LiveDisplay() if sys.stderr.isatty() and not options.plain else PlainDisplay()
+    display: Display = LiveDisplay() if _draws() and not options.plain else PlainDisplay()
     _raise_open_files()
     code = OutlastError.exit_code
     try:
@@ -53,10 +60,17 @@ def main(argv: list[str]) -> int:
         code = error.exit_code
         raise
     finally:
+        # What is left to do takes no longer than anybody can wait, and ends with this code in any case.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         if not display.close():
             # The terminal takes nothing more, and an orderly exit would wait for it to.
             os._exit(code)
     return code
+
+
+def _draws() -> bool:
+    """Whether our output goes to a terminal on which lines can be drawn anew."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 def _raise_open_files() -> None:
@@ -141,6 +155,22 @@ def split(argv: list[str], parser: argparse.ArgumentParser) -> tuple[list[str], 
         attached = "=" in word or (word.startswith("-n") and word != "-n")
         index += 2 if takes_value.get(word, False) and not attached else 1
     return argv, []
+
+
+def _not_ours(word: str, argv: list[str]) -> str:
+    """What to do about an option that we do not have: mostly it is the script's."""
+    option = word.partition("=")[0]
+    known = [name for action in _parser()._actions for name in action.option_strings]
+    similar = difflib.get_close_matches(option, known, n=1, cutoff=0.75)
+    meant = f" Did you mean {similar[0]}?" if similar else ""
+    at = next((at for at, other in enumerate(argv) if other.endswith(".py")), None)
+    place = argv.index(word)
+    example = "outlast run -n 4 train.py --lr 0.1"
+    if at is not None and at > place:
+        example = shlex.join(["outlast", "run", *argv[:place], argv[at], *argv[place:at], *argv[at + 1 :]])
+    return (
+        f"{option} is no option of outlast run.{meant} Options of the script come behind its name: {example}"
+    )
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
         "time and start it again. `outlast run` does both by itself.",
     )
     arguments.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
+    arguments.add_argument("--run-id", default="", help=argparse.SUPPRESS)
     arguments.add_argument("--listen-fd", type=int, metavar="FD", help="a listening socket to take over")
     arguments.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
     return arguments
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.parent:
         die_with_parent(arguments.parent)
     try:
-        asyncio.run(serve(RunDirectory(arguments.run), arguments.listen_fd))
+        asyncio.run(serve(RunDirectory(arguments.run, arguments.run_id), arguments.listen_fd))
     except OutlastError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return error.exit_code

@@ -20,12 +20,13 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from outlast.errors import ProtocolError
+from outlast.mesh.frames import SEAL_BYTES, seal
 from outlast.mesh.incoming import Incoming
 from outlast.mesh.poller import READABLE, WRITABLE, Handler, Poller
-from outlast.protocol.views import Member
+from outlast.protocol.lines import Line
 
 AT_ONCE_BYTES = 1 << 16
 """Up to this much is written by the sending thread itself."""
@@ -36,30 +37,25 @@ TURN_BYTES = 4 << 20
 _PIECES_PER_CALL = 64
 
 
-class _Piece(NamedTuple):
-    """Bytes in a row, and what must live until they have left. The last piece of a frame ends it."""
-
-    data: memoryview | bytes
-    keep: object
-    ends_frame: bool
-
-
 class Connection:
     """`send`, `stop` and the counters are for any thread, all else for the one at the helm of the mesh."""
 
-    def __init__(
-        self, sock: socket.socket, peer: Member, incarnation: int, incoming: Incoming, poller: Poller
-    ) -> None:
-        self.peer = peer
-        self.incarnation = incarnation
-        """The life in which this process made the connection; frames of another life do not belong here."""
+    def __init__(self, sock: socket.socket, line: Line, incoming: Incoming, poller: Poller) -> None:
+        self.line = line
+        """Between which lives; frames of others do not belong here."""
+        self.peer = line.peer
         self.queued_bytes = 0
-        self.queued_frames = 0
         self._sock = sock
         self._incoming = incoming
         self._poller = poller
         self._lock = threading.Lock()
-        self._queue: deque[_Piece] = deque()
+        self._queue: deque[memoryview | bytes] = deque()
+        self._kept: deque[tuple[int, object]] = deque()
+        """For each frame that has not left, after how many bytes it has, and what must live until then."""
+        self._sent = 0
+        """How many frames were ever queued."""
+        self._written = 0
+        """How many bytes have ever left."""
         self._writing = False
         self._waits_for_room = False
         self._open = True
@@ -69,6 +65,10 @@ class Connection:
     @property
     def name(self) -> str:
         return f"replica {self.peer.replica} (life {self.peer.incarnation})"
+
+    @property
+    def queued_frames(self) -> int:
+        return len(self._kept)
 
     def watch(self, handler: Handler) -> None:
         """Before anybody can send. What the peer has sent already is still in the kernel."""
@@ -85,10 +85,7 @@ class Connection:
     ) -> bool:
         """Queue a frame, and with `more` wait for the next one before writing. False if the connection is
         over, or is over now because the queue would have grown beyond the limit."""
-        size = len(header) + sum(map(len, payload))
-        pieces = [_Piece(header, None, not payload)]
-        pieces += [_Piece(data, None, False) for data in payload[:-1]]
-        pieces += [_Piece(data, keep, True) for data in payload[-1:]]
+        size = len(header) + sum(map(len, payload)) + SEAL_BYTES
         write = False
         try:
             with self._lock:
@@ -97,9 +94,10 @@ class Connection:
                 if limit_bytes is not None and self.queued_bytes + size > limit_bytes:
                     self._break(f"it does not keep up: {self.queued_bytes} bytes wait to be sent to it")
                     return False
-                self._queue.extend(pieces)
+                self._sent += 1
                 self.queued_bytes += size
-                self.queued_frames += 1
+                self._queue += (header, *payload, seal(self._sent))
+                self._kept.append((self._written + self.queued_bytes, keep))
                 if more or self._writing or self._waits_for_room:
                     return True
                 if self.queued_bytes > AT_ONCE_BYTES:
@@ -177,7 +175,7 @@ class Connection:
             with self._lock:
                 self._note_written(written)
                 budget_bytes -= written
-                batch: list[Any] = [piece.data for piece in islice(self._queue, _PIECES_PER_CALL)]
+                batch: list[Any] = list(islice(self._queue, _PIECES_PER_CALL))
                 if full or not batch or budget_bytes <= 0 or not self._open or self._why:
                     self._cease_writing()
                     return
@@ -205,13 +203,15 @@ class Connection:
         if not self._open:
             return
         self.queued_bytes -= written
+        self._written += written
         while written:
-            piece = self._queue.popleft()
-            if written < len(piece.data):
-                self._queue.appendleft(piece._replace(data=memoryview(piece.data)[written:]))
-                return
-            written -= len(piece.data)
-            self.queued_frames -= piece.ends_frame
+            data = self._queue.popleft()
+            if written < len(data):
+                self._queue.appendleft(memoryview(data)[written:])
+                break
+            written -= len(data)
+        while self._kept and self._kept[0][0] <= self._written:
+            self._kept.popleft()
 
     def _wait_for_room(self, wait: bool) -> None:
         if wait != self._waits_for_room:
@@ -231,4 +231,5 @@ class Connection:
 
     def _forget_queue(self) -> None:
         self._queue.clear()
-        self.queued_bytes = self.queued_frames = 0
+        self._kept.clear()
+        self.queued_bytes = 0

@@ -15,8 +15,8 @@ import socket
 from typing import Protocol
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import HEADER_BYTES, HELLO, Header
-from outlast.protocol.views import Member
+from outlast.mesh.frames import HEADER_BYTES, HELLO, SEAL_BYTES, Header, is_sealed
+from outlast.protocol.lines import Line
 
 log = logging.getLogger(__name__)
 
@@ -29,28 +29,28 @@ class Sink(Protocol):
     call the mesh, and they must be quick, for nothing is received meanwhile. One that raises costs the
     connection."""
 
-    def destination(self, sender: Member, header: Header) -> memoryview | None:
+    def destination(self, line: Line, header: Header) -> memoryview | None:
         """Where to write the payload: writable memory of exactly `header.size` bytes, which is held until the
         frame or the connection ends. None to throw it away. Not asked for frames without payload."""
 
-    def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
+    def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
         """The frame is complete. `payload` is what `destination` returned, or an empty view if there is
         none to a frame of size 0."""
 
-    def connected(self, peer: Member) -> None:
+    def connected(self, line: Line) -> None:
         """From here on `send` reaches this life of the peer; its frames come after this."""
 
-    def lost(self, peer: Member, why: str) -> None:
+    def lost(self, line: Line, why: str) -> None:
         """The connection is over, and no frame of it comes after this. Called once for each `connected`."""
 
 
 class Incoming:
     """The receiving half of a connection. Used only by whoever is at the helm of the mesh."""
 
-    def __init__(self, sender: Member, sink: Sink, scratch: memoryview, max_payload_bytes: int) -> None:
+    def __init__(self, line: Line, sink: Sink, scratch: memoryview, max_payload_bytes: int) -> None:
         self.stopped = False
         """Once true, nothing more is delivered, not even what has been read already."""
-        self._sender = sender
+        self._line = line
         self._sink = sink
         self._scratch = scratch
         self._max_payload_bytes = max_payload_bytes
@@ -62,6 +62,7 @@ class Incoming:
         self._header: Header | None = None
         self._payload: memoryview | None = None
         self._missing_bytes = 0
+        self._frames = 0
 
     def pull(self, sock: socket.socket, budget_bytes: int) -> None:
         """Read what is there, about `budget_bytes` at most, so that others have their turn.
@@ -96,7 +97,7 @@ class Incoming:
 
     def _read(self, sock: socket.socket) -> tuple[int, int]:
         """Bytes read, and bytes for which there was room."""
-        if self._header is None:
+        if self._header is None or not self._missing_bytes:
             free = self._buffer[self._end :]
             got = sock.recv_into(free)
             self._end += got
@@ -117,34 +118,48 @@ class Incoming:
 
     def _deliver(self) -> None:
         """Hand over every frame that is complete, and begin the one that is not."""
-        if self._header is not None:
-            if self._missing_bytes:
-                return
-            self._finish(self._header)
-        while self._end - self._start >= HEADER_BYTES and not self.stopped:
-            header = Header.unpack(self._buffer, self._start)
-            self._start += HEADER_BYTES
-            self._begin(header)
-            have = self._buffer[self._start : min(self._start + header.size, self._end)]
-            if have and self._payload is not None:
-                self._payload[: len(have)] = have
-            self._start += len(have)
-            self._missing_bytes = header.size - len(have)
-            if self._missing_bytes:
+        while not self.stopped:
+            if self._header is None:
+                if self._end - self._start < HEADER_BYTES:
+                    break
+                self._open_frame()
+            if self._missing_bytes or self._end - self._start < SEAL_BYTES:
                 break
-            self._finish(header)
+            self._break_seal()
+            assert self._header is not None
+            self._finish(self._header)
         rest = self._buffer[self._start : self._end]
         if self._start:
             self._buffer[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
 
+    def _open_frame(self) -> None:
+        """The next header, and what there is of its payload."""
+        header = Header.unpack(self._buffer, self._start)
+        self._start += HEADER_BYTES
+        self._begin(header)
+        have = self._buffer[self._start : min(self._start + header.size, self._end)]
+        if have and self._payload is not None:
+            self._payload[: len(have)] = have
+        self._start += len(have)
+        self._missing_bytes = header.size - len(have)
+
+    def _break_seal(self) -> None:
+        """A frame counts only if it is the next one, and ends where it should."""
+        self._frames += 1
+        if not is_sealed(self._buffer, self._start, self._frames):
+            raise ProtocolError(
+                f"bytes were lost or added on the connection before the end of frame {self._frames}"
+            )
+        self._start += SEAL_BYTES
+
     def _begin(self, header: Header) -> None:
         if header.kind == HELLO:
             raise ProtocolError("the peer introduced itself twice")
-        if header.incarnation != self._sender.incarnation:
+        if header.incarnation != self._line.peer.incarnation:
             raise ProtocolError(
                 f"the peer sent a frame of its life {header.incarnation} "
-                f"on a connection of its life {self._sender.incarnation}"
+                f"on a connection of its life {self._line.peer.incarnation}"
             )
         if header.size > self._max_payload_bytes:
             raise ProtocolError(
@@ -155,7 +170,7 @@ class Incoming:
 
     def _destination(self, header: Header) -> memoryview | None:
         try:
-            view = self._sink.destination(self._sender, header)
+            view = self._sink.destination(self._line, header)
             if view is None:
                 return None
             if view.readonly or view.nbytes != header.size:
@@ -172,12 +187,12 @@ class Incoming:
         if self.stopped:
             return
         try:
-            self._sink.arrived(self._sender, header, payload)
+            self._sink.arrived(self._line, header, payload)
         except ProtocolError:
             raise
         except Exception as error:
             raise self._failed(header) from error
 
     def _failed(self, header: Header) -> ConnectionError:
-        log.exception("this process can not deal with %s from replica %d", header, self._sender.replica)
+        log.exception("this process can not deal with %s from replica %d", header, self._line.peer.replica)
         return ConnectionError("this process could not deal with a frame of the peer; its log says why")

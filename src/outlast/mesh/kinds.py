@@ -6,7 +6,7 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     SCATTER    (view, step, bucket, node)   a contribution, to the owner of the slice; in a hearing, a second
                                             opinion or an audited part: `offset` is the place of the slice
     RESULT     (view, step, bucket)         the owner's reduced slice, to every member
-    PART       (view, step)  PartNote       all my contributions are with you
+    PART       (view, step)  PartNote       all my contributions are with you, and what I know of my state
     SURVEY     (view, step)  float64        what the rule has to know of my slice, to every member
     SUM        (view, step)  float64        all my results are with you, and these are contributions' norms;
                                             in a hearing, a FindingsNote
@@ -19,10 +19,13 @@ else is a typed struct in MessagePack, and a payload that does not decode costs 
     IMAGE      (view, step)  Image          table of contents of the state after a step; PIECE: some of it
     LOADED                                  a learner needs no state any more
     READ       (view)        ReadRequest    read these chunks of a checkpoint for me; CHUNK: one of them
-    FOUNDING   (view)                       I still look for what the lineage begins with: be patient
+    FOUNDING   (view)                       I still look for what the lineage begins with, or have a share of
+                                            the state for you that I cannot send yet: be patient
     STRIPE     (view, step)  lineage, note  my share of a checkpoint is durable; see `protocol/saving.py`
     UNABLE     (view, step)  reason, flags  this checkpoint can not be made; flag: the views are at fault
-    SAVED      (view, step)                 this checkpoint is committed
+    SAVED      (view, step)  offset         this checkpoint is committed, of a state that is so much older
+    GAP        (era)                        the connection before this one was in use, so what is said in this
+                                            era does not count any more; see `protocol/lines.py`
 
 The first five carry their trial in `flags`; see `protocol/attempts.py`.
 """
@@ -35,6 +38,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from outlast.errors import ProtocolError
+from outlast.protocol.naming import Kept
 from outlast.protocol.step_words import Check, Fork, Verdict
 
 NOTE_BYTES = 64 << 20
@@ -64,6 +68,7 @@ class Kind(IntEnum):
     CHUNK = 20
     SURVEY = 21
     ENDING = 24
+    GAP = 25
 
 
 class Way(IntEnum):
@@ -101,6 +106,11 @@ class PartNote(msgspec.Struct, frozen=True, array_like=True):
     save: int = 0
     """Whether the state after this step should be saved: 1 for yes, 2 for not now, 0 for don't care."""
     check: Check | None = None
+    asked: tuple[str, ...] | None = None
+    """Under which names the script wants the state before this step saved; None from one whose script has not
+    run there. See `protocol/naming.py`."""
+    keeps: tuple[int, ...] = ()
+    """Of which states it keeps a copy, that are wanted under some name."""
 
 
 class RecordNote(msgspec.Struct, frozen=True, array_like=True):
@@ -121,6 +131,8 @@ class RecordNote(msgspec.Struct, frozen=True, array_like=True):
     left_out: tuple[int, ...] = ()
     """Shards that did not count, because their contributions were not sane."""
     verdict: Verdict = Verdict()
+    kept: Kept | None = None
+    """A state that is wanted under some name, and written now by those who keep it."""
 
 
 class HoldingNote(msgspec.Struct, frozen=True, array_like=True):

@@ -36,6 +36,7 @@ from torch import Tensor
 from outlast.errors import ProtocolError
 from outlast.mesh.kinds import NodeNote, PartNote, RecordNote
 from outlast.mesh.memory import bytes_of
+from outlast.protocol.naming import choose
 from outlast.protocol.step_words import NOTHING_SAID, Verdict
 from outlast.protocol.tree import Addition, Node, cover, fold_order, leaf
 from outlast.protocol.views import View
@@ -91,6 +92,13 @@ class Plan:
         cut = _cut_at_cells if cells else _cut
         self.bounds = tuple(cut(start, stop, len(view.slices)) for start, stop in buckets)
         self.index = {owner: place for place, owner in enumerate(view.slices)}
+        self.results = tuple(
+            (owner, bucket)
+            for bucket, bounds in enumerate(self.bounds)
+            for owner in self.others
+            if bounds[self.index[owner]] < bounds[self.index[owner] + 1]
+        )
+        """By owner and bucket, what comes from others; a slice of nothing does not."""
 
     def slice_of(self, owner: int, bucket: int) -> tuple[int, int]:
         place = self.index[owner]
@@ -154,9 +162,14 @@ class Round:
         self._result = result
         self._merge = merge
         self._record: Tensor | None = None
+        self._bytes: memoryview | None = None
         self._buckets = [_Bucket({}) for _ in plan.bounds]
         self._received: dict[tuple[int, Node], Tensor] = {}
         self._in_place: set[tuple[int, int, int]] = set()
+        self.trial = 0
+        """The trial whose results make the record."""
+        self._results: dict[tuple[int, int], int] = {}
+        """By owner and bucket, the newest trial whose result has come."""
         self.parts: dict[int, PartNote] = {}
         self.surveys: dict[int, bytes] = {}
         self.whole: NodeNote | None = None
@@ -182,6 +195,13 @@ class Round:
         if self._record is None:
             self._record = self._vector()
         return self._record
+
+    def _record_bytes(self, lo: int, hi: int) -> memoryview:
+        """Of these elements of it."""
+        if self._bytes is None:
+            self._bytes = bytes_of(self.record)
+        size = self.record.itemsize
+        return self._bytes[lo * size : hi * size]
 
     # What comes in.
 
@@ -216,14 +236,13 @@ class Round:
         if size != (hi - lo) * self.record.itemsize:
             raise ProtocolError(f"replica {owner} sends {size} bytes for a slice of {hi - lo} elements")
         self._in_place.add((owner, bucket, -1))
-        return bytes_of(self.record[lo:hi])
+        return self._record_bytes(lo, hi)
 
-    def resulted(self, owner: int, bucket: int, payload: memoryview) -> None:
-        if (owner, bucket, -1) in self._in_place:
-            self._in_place.discard((owner, bucket, -1))
-            return
-        self.result_slot(owner, bucket, len(payload))[:] = payload
+    def resulted(self, owner: int, bucket: int, payload: memoryview, trial: int = 0) -> None:
+        if (owner, bucket, -1) not in self._in_place:
+            self.result_slot(owner, bucket, len(payload))[:] = payload
         self._in_place.discard((owner, bucket, -1))
+        self._results[owner, bucket] = trial
 
     def _check_bucket(self, bucket: int) -> None:
         if bucket >= len(self._buckets):
@@ -294,7 +313,7 @@ class Round:
         """The own slice of this bucket is in the record: to all others with it."""
         if self.plan.others:
             lo, hi = self.plan.slice_of(self.plan.replica, bucket)
-            self._result(bucket, bytes_of(self.record[lo:hi]))
+            self._result(bucket, self._record_bytes(lo, hi))
 
     # The end.
 
@@ -307,6 +326,16 @@ class Round:
                 raise ProtocolError(
                     f"step {self.step}: all parts are in, but of bucket {bucket} the contributions "
                     f"{[tuple(node) for node in missing]} are not"
+                )
+
+    def completed(self) -> None:
+        """All sums are in, so by the order of frames all results are, too. Should one be missing, it must not
+        go unnoticed: the vector is used again from step to step, so its slice has an older step's numbers."""
+        for owner, bucket in self.plan.results:
+            if self._results.get((owner, bucket)) != self.trial:
+                raise ProtocolError(
+                    f"step {self.step}: all sums are in, but of bucket {bucket} the result of replica "
+                    f"{owner} is not"
                 )
 
     def rows(self, bucket: int) -> list[Tensor]:
@@ -344,7 +373,10 @@ class Round:
         """What the parts say, added up along the same tree, unless `whole` says it; and what is known of the
         state. Where states are compared, only such are saved."""
         compared = sum(part.check is not None for part in self.parts.values()) > 1
-        wanted = {part.save for part in self.parts.values()} in ({1}, {0, 1})
+        wishes = {part.save for part in self.parts.values()}
+        keeps = {replica: part.keeps for replica, part in self.parts.items() if part.keeps}
+        wanted = wishes in ({1}, {0, 1}) and not keeps
+        kept = choose(keeps, [part.check for part in self.parts.values()]) if 2 not in wishes else None
         whole = self.whole if self.whole is not None else self._summed_up()
         return RecordNote(
             weight=whole.weight,
@@ -357,6 +389,7 @@ class Round:
             norm=self.norm,
             left_out=tuple(shard for node in sorted(self.named_out) for shard in range(*node)),
             verdict=verdict,
+            kept=kept,
         )
 
     def release(self) -> None:

@@ -13,6 +13,7 @@ holds for `send` at once, and the sink hears of it soon after. A frame that the 
 sink at that very moment still arrives; whoever must know better looks at its view.
 """
 
+import itertools
 import logging
 import os
 import socket
@@ -31,6 +32,7 @@ from outlast.mesh.greeting import Credentials
 from outlast.mesh.incoming import Incoming, Sink
 from outlast.mesh.poller import Poller
 from outlast.mesh.sockets import Sockets
+from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
 from outlast.wire.address import format_address
 from outlast.wire.handshake import ListenerHandshake
@@ -95,6 +97,7 @@ class Mesh:
         self._guest_left_at = float("-inf")
         # Of the I/O thread: when each connection that the sink knows of was made, and which life is lived.
         self._since: dict[Connection, float] = {}
+        self._numbers = itertools.count(1)
         self._living: int | None = None
         _meshes.add(self)
 
@@ -130,21 +133,23 @@ class Mesh:
 
     def send(
         self,
-        peer: int,
+        to: int | Line,
         header: Header,
         *payload: memoryview | bytes,
         keep: object = None,
         more: bool = False,
         droppable: bool = False,
     ) -> bool:
-        """Queue a frame for the replica `peer`, behind those that were sent before. False if there is no
-        connection, or none of the life that the header names.
+        """Queue a frame for a replica, behind those that were sent before. False if there is no connection,
+        or none of the life that the header names; with a line, if that very connection is over.
 
         The payload is not copied: it must not change until the frame has left, and it is kept alive until
         then, together with `keep`. With `more` the frame may wait for the next one, which must follow at
         once. With `droppable` the connection is dropped rather than `max_queued_bytes` exceeded."""
-        connection = self._connections.get(peer)
-        if connection is None or connection.incarnation != header.incarnation:
+        connection = self._connections.get(to.peer.replica if isinstance(to, Line) else to)
+        if connection is None or connection.line.own != header.incarnation:
+            return False
+        if isinstance(to, Line) and connection.line.number != to.number:
             return False
         views = [view for view in map(_as_bytes, payload) if view]
         size = sum(map(len, views))
@@ -171,11 +176,12 @@ class Mesh:
         connection = self._connections.get(peer)
         return 0 if connection is None else connection.queued_frames
 
-    def drop(self, peer: int, why: str) -> None:
-        """End the connection with this peer, if there is one. While wanted, it is made anew."""
+    def drop(self, peer: int, why: str, line: Line | None = None) -> None:
+        """End the connection with this peer, if there is one, and if it is this one. While wanted, it is made
+        anew."""
         with self._lock:
             connection = self._connections.get(peer)
-            if connection is not None:
+            if connection is not None and line in (None, connection.line):
                 self._doom([connection], why)
                 self._call()
 
@@ -293,8 +299,9 @@ class Mesh:
         for old in [connection for connection in self._since if connection.peer.replica == peer.replica]:
             # There would be no new one if the peer's end of the old one were alive.
             self._end(old, "a new connection took its place", replaced=True)
-        incoming = Incoming(peer, self._sink, self._scratch, self._max_payload_bytes)
-        connection = Connection(sock, peer, incarnation, incoming, self._poller)
+        line = Line(peer, incarnation, next(self._numbers))
+        incoming = Incoming(line, self._sink, self._scratch, self._max_payload_bytes)
+        connection = Connection(sock, line, incoming, self._poller)
         with self._lock:
             fits = self._wants(peer) and self._incarnation == incarnation
             if fits and not self._closing:
@@ -307,7 +314,7 @@ class Mesh:
             self._door.gone(life_of(peer), 0.0)
             return
         try:
-            self._sink.connected(peer)
+            self._sink.connected(line)
         except Exception:
             log.exception("this process can not deal with its connection to %s", connection.name)
             self._end(connection, "this process could not deal with the connection; its log says why")
@@ -341,7 +348,7 @@ class Mesh:
         if not replaced:
             self._door.gone(life_of(connection.peer), time.monotonic() - since)
         try:
-            self._sink.lost(connection.peer, why)
+            self._sink.lost(connection.line, why)
         except Exception:
             log.exception("this process can not deal with the loss of %s", connection.name)
 

@@ -32,7 +32,7 @@ from outlast.protocol.step_words import (
     Trial,
     Verdict,
 )
-from outlast.protocol.verifying import Void, judge
+from outlast.protocol.verifying import Void, judge_attempt
 from outlast.protocol.views import View
 
 PARTS_AHEAD = 64
@@ -52,6 +52,8 @@ class Attempts:
         self._parts: dict[tuple[int, int], dict[int, Part]] = {}
         self._surveyed: dict[tuple[int, int], set[int]] = {}
         self._sums: dict[tuple[int, int], set[int]] = {}
+        self._verdict: tuple[int, Fork, Verdict | Void] | None = None
+        """The newest one, for which step and fork; it is asked for whenever a piece comes."""
         self.begin(Trial.FIRST)
 
     def begin(self, trial: Trial) -> None:
@@ -67,6 +69,7 @@ class Attempts:
         match piece:
             case Part():
                 self._parts.setdefault(attempt, {})[sender] = piece
+                self._verdict = None
             case Surveyed():
                 self._surveyed.setdefault(attempt, set()).add(sender)
             case Sum():
@@ -89,8 +92,11 @@ class Attempts:
 
     def verdict(self, step: int, fork: Fork) -> Verdict | Void:
         """What the parts of the first trial say of the states of those who made them, taken together."""
-        parts = self.parts(step)
-        return judge({replica: parts[replica].check for replica in self._members}, fork)
+        if self._verdict is None or self._verdict[:2] != (step, fork):
+            parts = self.parts(step)
+            checks = {replica: parts[replica].check for replica in self._members}
+            self._verdict = step, fork, judge_attempt(step, checks, fork)
+        return self._verdict[2]
 
     def proceed(self, step: int, fork: Fork, *, closing: bool) -> list[StepAction] | Verdict | Void | AllDone:
         """What to do next in the present trial of this step: nothing, if others have to do something first.

@@ -5,6 +5,9 @@ hold. So all of them say it, and a *charge* counts when more than half of the vi
 One that says it alone is taken for the one that is wrong. Who still catches up has seen nothing, and is not
 asked: members may work in an earlier view, without it.
 
+A charge may also say that the program is at fault, and that the job has to *end* (`repeating.py`). It takes
+as many to say so, each in words of its own.
+
 A charge belongs to the view in which it was found. It is answered by the next view that interrupts its
 members, whatever that came from, and says nothing after it.
 """
@@ -18,8 +21,8 @@ from outlast.protocol.views import Charge, View
 
 def heeded(view: View, reports: Mapping[int, Report]) -> list[Charge]:
     """The charges that count, one for each life that is accused, in the order of replicas."""
-    counts: Counter[tuple[int, int]] = Counter()
-    told: dict[tuple[int, int], Charge] = {}
+    counts: Counter[tuple[tuple[int, int], bool]] = Counter()
+    told: dict[tuple[tuple[int, int], bool], Charge] = {}
     voices = 0
     for member in view.members:
         report = reports.get(member.replica)
@@ -30,7 +33,7 @@ def heeded(view: View, reports: Mapping[int, Report]) -> list[Charge]:
             continue
         for charge in report.charges:
             if view.planned_since <= charge.view <= view.number:
-                first = told.setdefault(charge.life, charge)
-                if charge == first or charge.replica >= 0:
-                    counts[charge.life] += 1
-    return [told[life] for life in sorted(told) if 2 * counts[life] > voices]
+                first = told.setdefault((charge.life, charge.ends), charge)
+                if charge == first or charge.replica >= 0 or charge.ends:
+                    counts[charge.life, charge.ends] += 1
+    return [told[about] for about in sorted(told) if 2 * counts[about] > voices]

@@ -194,6 +194,8 @@ class CoordinatorCore:
             view=self.membership.view,
             seats=tuple(self.membership.seats.values()),
             pulses=tuple(self.evidence.pulses(self.membership)),
+            starting=tuple(self.evidence.starting(self.membership)),
+            replicas=self.membership.spec.replicas,
             silent=tuple(self.evidence.silent_agents(now)),
             needed=self.membership.needed,
             rejected=rejected,
@@ -280,6 +282,12 @@ class CoordinatorCore:
             evicted=tuple(seat.process for seat in void),
             failing=tuple(seat.process for seat in void if seat.failing),
             barred=tuple(seat.replica for seat in membership.seats.values() if seat.barred),
+            furthest=self.evidence.furthest,
+            adopted=tuple(
+                (replica, membership.seats[replica].process)
+                for replica, agent in membership.adopted.items()
+                if agent == beat.agent
+            ),
         )
         return [Send(sender, ack)]
 
@@ -318,10 +326,7 @@ class CoordinatorCore:
         if seat is None or not heeded or seat.incarnation != report.incarnation:
             return [Send(sender, self._evicted(report.replica, report.incarnation))]
         self._senders[seat.replica] = sender
-        known = report.intent is not None and report.intent in self.membership.intents
-        recorded = report.intent.seal if report.intent is not None and known else ""
-        ack = ReportAck(view=self.membership.view.number, recorded=recorded)
-        actions: list[Action] = [Send(sender, ack)]
+        actions: list[Action] = [Send(sender, _ack(report, self.membership))]
         self._told_anew |= report != self.evidence.reports.get(report.replica)
         if self.evidence.note_report(report, now):
             for accused in report.unreachable:
@@ -393,6 +398,13 @@ class CoordinatorCore:
             actions.append(Publish(ViewNews(view=membership.view)))
         if membership.outcome is not None:
             actions.append(Publish(Ended(outcome=membership.outcome)))
+        if self.evidence is not None and before is not None and before.foundation != membership.foundation:
+            # All replicas wait for who begins, so it does not wait for its next report.
+            actions += [
+                Send(self._senders[replica], _ack(report, membership))
+                for replica, report in self.evidence.reports.items()
+                if report.foundation is not None and replica in self._senders
+            ]
         if self.evidence is not None:
             for replica, (sender, register) in self.evidence.registers.items():
                 seat = membership.seats.get(replica)
@@ -415,3 +427,13 @@ class CoordinatorCore:
 
     def _begin(self, commit: Commit) -> list[Action]:
         return [commit]
+
+
+def _ack(report: Report, membership: Membership) -> ReportAck:
+    """What is on record of that which a replica has asked for."""
+    intent, foundation = report.intent, report.foundation
+    return ReportAck(
+        view=membership.view.number,
+        recorded=intent.seal if intent is not None and intent in membership.intents else "",
+        founded=foundation.claim if foundation is not None and foundation == membership.foundation else 0,
+    )

@@ -16,6 +16,7 @@ import msgspec
 from outlast.protocol.charges import heeded
 from outlast.protocol.complaints import Complaints
 from outlast.protocol.detector import BeatHistory
+from outlast.protocol.gaps import Gaps
 from outlast.protocol.hang import hung
 from outlast.protocol.messages import Beat, Departure, GaveUp, Message, Phase, Pulse, Register, Report
 from outlast.protocol.roster import Change, Removal
@@ -50,7 +51,10 @@ class Evidence:
         self._departures: dict[int, Departure] = {}
         self._departed_at: dict[int, float] = {}
         self._gave_up: GaveUp | None = None
+        self.furthest = 0
+        """The newest step that a pulse has told of."""
         self._complaints = Complaints(timing.complaint_holds_s, timing.complaint_counts_after_s)
+        self._gaps = Gaps(timing)
         self._standstill = Standstill(timing)
         self._forming_since: float | None = None
         self._took_office_at = now
@@ -89,6 +93,7 @@ class Evidence:
             self._note_departure(departure, now)
         if beat.gave_up is not None and self._gave_up is None:
             self._gave_up = beat.gave_up
+        self.furthest = max([self.furthest, *(pulse.step for pulse in beat.pulses)])
         picture = self.agents.get(beat.agent)
         if picture is None or beat.boot > picture.beat.boot:
             self.agents[beat.agent] = AgentPicture(sender, beat, self._timing.beat_every_s, now)
@@ -122,7 +127,8 @@ class Evidence:
             return False
         self.reports[report.replica] = report
         self._report_heard_at[report.replica] = now
-        return self._complaints.note(report.replica, report.unreachable, now)
+        cut_off = (*report.unreachable, *self._gaps.worn_out(report))
+        return self._complaints.note(report.replica, cut_off, now)
 
     def pulses(self, membership: Membership) -> list[Pulse]:
         """The latest pulse of every seat's present process."""
@@ -134,6 +140,16 @@ class Evidence:
             and (seat.agent, seat.process) == (picture.beat.agent, pulse.process)
         ]
 
+    def starting(self, membership: Membership) -> list[Pulse]:
+        """The latest pulse of every process that has no seat yet."""
+        seated = {(seat.replica, seat.process) for seat in membership.seats.values()}
+        return [
+            pulse
+            for picture in self.agents.values()
+            for pulse in picture.beat.pulses
+            if (pulse.replica, pulse.process) not in seated
+        ]
+
     def silent_agents(self, now: float) -> list[str]:
         return sorted(name for name, picture in self.agents.items() if self._silent(picture.history, now))
 
@@ -142,6 +158,8 @@ class Evidence:
         self._find_departures(membership, change, now)
         self._find_failing(membership, change)
         self._find_guilty(membership, change)
+        step = max((pulse.step for pulse in self.pulses(membership)), default=-1)
+        change.gap = self._gaps.found(self.reports.values(), membership.view, step, now)
         if now >= self._trust_until:
             self._find_suspects(membership, change, now)
         # One that may not go yet, because nobody else holds the state, is judged like everybody else.
@@ -155,6 +173,9 @@ class Evidence:
             seat = membership.seats.get(replica)
             if seat is None or seat.incarnation != report.incarnation:
                 continue
+            if report.staying:
+                change.staying.add(replica)
+                change.chief = report.chief
             if report.ready or (seat.standing is Standing.MEMBER and not report.catching_up):
                 change.holding.add(replica)
             if seat.standing is Standing.LEARNER and report.ready and not report.leaving:
@@ -168,6 +189,11 @@ class Evidence:
             )
             if writes and report.intent is not None:
                 change.intents[replica] = report.intent
+            # One that leaves is still waited for by those who work in the view with it.
+            if report.foundation is not None and membership.counts_on(seat):
+                change.foundations[replica] = report.foundation
+        change.left = {name for name, picture in self.agents.items() if picture.beat.leaving}
+        change.guardians = sorted(self.agents.keys() - set(self.silent_agents(now)))
         change.form_now = self._formed_long_enough(membership, now)
         return change
 
@@ -189,6 +215,7 @@ class Evidence:
                 cause=f"replica {replica} {departure.how}",
                 proven=True,
                 planned=departure.in_order,
+                closes=departure.closes,
             )
             if departure.shard >= 0:
                 change.failures[replica] = ShardFailure(
@@ -201,7 +228,8 @@ class Evidence:
                 change.last_words[replica] = departure.last_words
         for seat in membership.seats.values():
             picture = self.agents.get(seat.agent)
-            alive = seat.present or seat.standing is Standing.EVICTED
+            # One whose exit was told goes by that, when it is time.
+            alive = (seat.present or seat.standing is Standing.EVICTED) and seat.replica not in told
             if alive and picture is not None and picture.beat.boot > boot_of(seat.process):
                 # An agent's replicas die with it, so a restarted agent proves that they are gone.
                 change.removals.setdefault(

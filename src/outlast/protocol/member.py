@@ -18,7 +18,6 @@ A *planned* view (see `View.planned_since`) is not adopted on hearing of it, if 
 followed out of step (`follow`) when a member is seen to have done that.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,10 +33,11 @@ from outlast.protocol.messages import (
     ViewNews,
 )
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Charge, Intent, Outcome, View
+from outlast.protocol.views import Charge, Foundation, Intent, Outcome, View
 
-HELD_FRAMES = 4096
-"""Bound on frames of newer views; a member sends a handful per peer before it needs our answer."""
+HELD_FRAMES = 1 << 16
+"""Bound on frames of newer views: a member sends all of its contributions, a thousand buckets perhaps, before
+it needs our answer."""
 
 PLANNED_VIEWS = 16
 """Bound on planned views that wait to be put into force."""
@@ -87,6 +87,15 @@ class Deliver:
 
 
 @dataclass(frozen=True)
+class Overflow:
+    """There is no room for what this peer sends of a newer view, so there is a gap in it: its connection has
+    to go, lest what comes after the gap counts."""
+
+    sender: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
 class FencedOff:
     """This life is over; nothing it did after its last view counts."""
 
@@ -105,7 +114,14 @@ class Recorded:
     intent: Intent
 
 
-MemberAction = Tell | Adopt | Planned | Deliver | FencedOff | JobOver | Recorded
+@dataclass(frozen=True)
+class MayBegin:
+    """The coordinator has recorded this foundation: the lineage may begin with it."""
+
+    foundation: Foundation
+
+
+MemberAction = Tell | Adopt | Planned | Deliver | Overflow | FencedOff | JobOver | Recorded | MayBegin
 
 
 class MemberCore:
@@ -125,13 +141,20 @@ class MemberCore:
         self.view = View()
         self.ready = False
         self.leaving = False
+        self.staying = False
+        """Whether the program of this process has come to its end, and it only keeps the final state."""
+        self._chief = -1
         self.fenced = False
         self.unreachable: frozenset[int] = frozenset()
+        self.torn: frozenset[int] = frozenset()
         self.catching_up = False
         """Whether this life has had no part in the training yet; set by whoever drives this core."""
         self._failing: tuple[str, int, int] | None = None
         self.intent: Intent | None = None
         """The checkpoint that this life wants to commit, until it may."""
+        self.foundation: Foundation | None = None
+        """Under which claim this life wants to begin the lineage, until it may, or another view is in
+        force."""
         self.saving = ""
         """How checkpoints stand, for people; told with the next report."""
         self.charges: tuple[Charge, ...] = ()
@@ -144,7 +167,7 @@ class MemberCore:
         self.past_incarnation = 0
         """The newest life that is over; what is meant for it, or for one before, is for nobody."""
         self._fetching = 0
-        self._held: deque[Frame] = deque(maxlen=HELD_FRAMES)
+        self._held: list[Frame] = []
         self._told_at = float("-inf")
 
     @property
@@ -175,9 +198,9 @@ class MemberCore:
         self.incarnation = 0
         self._admitted_in = 0
         self.fenced = self.ready = False
-        self.intent = None
+        self.intent = self.foundation = None
         self.charges = ()
-        self.unreachable = frozenset()
+        self.unreachable = self.torn = frozenset()
         self._void_view()
         return self.tell(now)
 
@@ -190,20 +213,37 @@ class MemberCore:
         self.leaving = True
         return self.tell(now)
 
+    def set_staying(self, chief: int, now: float) -> list[MemberAction]:
+        """The program has ended here; this process is there for others until that of the chief has, too."""
+        self.staying, self._chief = True, chief
+        return self.tell(now)
+
     def set_failing(self, reason: str, step: int, shard: int, now: float) -> list[MemberAction]:
         """This process is about to end by its own fault, while it computed that shard (-1: none)."""
         self._failing = (reason, step, shard)
         return self.tell(now)
 
-    def set_unreachable(self, peers: frozenset[int], now: float) -> list[MemberAction]:
-        if peers == self.unreachable:
+    def set_unreachable(
+        self, peers: frozenset[int], now: float, torn: frozenset[int] = frozenset()
+    ) -> list[MemberAction]:
+        """A member: these cannot be reached; and with those in `torn` the connection broke in this era,
+        though there is another."""
+        if (peers, torn) == (self.unreachable, self.torn):
             return []
-        self.unreachable = peers
+        self.unreachable, self.torn = peers, torn
         return self.tell(now)
 
     def set_intent(self, intent: Intent, now: float) -> list[MemberAction]:
         """A member: I am about to commit this checkpoint, if I may."""
         self.intent = intent
+        return self.tell(now)
+
+    def set_foundation(self, foundation: Foundation, now: float) -> list[MemberAction]:
+        """It is on this member to say what the lineage begins with: this, if it may. Nothing comes of it
+        where another view is in force by now."""
+        if foundation.view != self.view.number or not self.is_member:
+            return []
+        self.foundation = foundation
         return self.tell(now)
 
     def charge(self, charges: Iterable[Charge], now: float) -> list[MemberAction]:
@@ -220,6 +260,13 @@ class MemberCore:
         ):
             intent, self.intent = self.intent, None
             return [Recorded(intent), *self.received(message, now)]
+        if (
+            isinstance(message, ReportAck)
+            and self.foundation is not None
+            and message.founded == self.foundation.claim
+        ):
+            foundation, self.foundation = self.foundation, None
+            return [MayBegin(foundation), *self.received(message, now)]
         match message:
             case Admitted():
                 return self._admitted(message)
@@ -255,6 +302,8 @@ class MemberCore:
         return []
 
     def _hold(self, frame: Frame) -> list[MemberAction]:
+        if len(self._held) >= HELD_FRAMES:
+            return [Overflow(frame.sender, frame.incarnation)]
         self._held.append(frame)
         if frame.view in self.planned or frame.moves:
             moved = self._where_others_moved()
@@ -324,8 +373,13 @@ class MemberCore:
     def _adopt(self, view: View, *, in_band: bool = False) -> list[MemberAction]:
         if not view.holds(self.replica, self.incarnation):
             return self._fence(f"view {view.number} goes on without it: {view.cause}")
+        if view.planned_since != self.view.planned_since:
+            self.unreachable = self.torn = frozenset()
         self.view = view
-        self.unreachable &= {member.replica for member in view.members}
+        # Whoever is to begin in this view looks anew, and another may be.
+        self.foundation = None
+        members = {member.replica for member in view.members}
+        self.unreachable, self.torn = self.unreachable & members, self.torn & members
         self.charges = tuple(charge for charge in self.charges if charge.view >= view.planned_since)
         self.planned = {
             number: later
@@ -334,7 +388,7 @@ class MemberCore:
         }
         actions: list[MemberAction] = [Adopt(view, in_band)]
         actions += [Planned(later) for later in self.planned.values()]
-        held, self._held = self._held, deque(maxlen=HELD_FRAMES)
+        held, self._held = self._held, []
         self._fetching = 0
         for frame in held:
             actions += self.frame(frame)
@@ -349,6 +403,7 @@ class MemberCore:
         """The number stays, so that nothing older is ever adopted; the members go, so that no frame of that
         view counts in the next life."""
         self.view = View(number=self.view.number)
+        self.foundation = None
         self.planned.clear()
         self._held.clear()
 
@@ -370,12 +425,16 @@ class MemberCore:
             view=self.view.number,
             ready=self.ready,
             leaving=self.leaving,
+            staying=self.staying,
+            chief=self._chief,
             catching_up=self.catching_up,
             unreachable=tuple(sorted(self.unreachable)),
+            torn=tuple(sorted(self.torn)),
             failing=reason,
             failing_step=step,
             failing_shard=shard,
             intent=self.intent,
+            foundation=self.foundation,
             saving=self.saving,
             charges=self.charges,
         )

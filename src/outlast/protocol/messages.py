@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from outlast.protocol.views import SHARDS_MOST, Charge, Intent, Outcome, Seat, View
+from outlast.protocol.views import SHARDS_MOST, Charge, Foundation, Intent, Outcome, Seat, View
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -49,6 +49,18 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """How long the process has been stopped by a signal."""
     shard: int = -1
     """The shard that it is computing; -1 if none."""
+    total: int = 0
+    """How many steps the run has in all; 0 if that is not known."""
+    loss: float | None = None
+    """Of the newest step."""
+    samples: int = 0
+    """How many samples a step has; 0 if that is not known."""
+    saves: bool = False
+    """Whether its script has checkpoints made."""
+    saved: int = -1
+    """The newest step that is known to be saved; -1 if none is."""
+    saved_ago_s: float | None = None
+    """Since when; None if that was before this process."""
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +72,12 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     in_order: bool = False
     """It had said that it is done (`Phase.DONE`) and then exited with status 0: nobody waits for it."""
+    closes: bool = False
+    """It was the chief of the last step, and its program has ended well: with that the job is done."""
     step: int = -1
     shard: int = -1
-    """What it was computing, if it died by its own fault: an uncaught exception or a crash. One that was
-    killed from outside says nothing about its shard, and has -1 here."""
+    """What it was computing, if it died by its own fault: an uncaught exception, an exit in the middle or a
+    crash. One that was killed from outside says nothing about its shard, and has -1 here."""
     last_words: str = ""
     """The end of its output, told only with a shard."""
 
@@ -85,6 +99,8 @@ class Beat(Message, frozen=True, kw_only=True):
     pulses: tuple[Pulse, ...] = ()
     departures: tuple[Departure, ...] = ()
     gave_up: GaveUp | None = None
+    leaving: bool = False
+    """It goes with its replicas, and starts none again."""
 
 
 class BeatAck(Message, frozen=True, kw_only=True):
@@ -100,6 +116,11 @@ class BeatAck(Message, frozen=True, kw_only=True):
     """Those of them that announced their own failure: however they end now, it is the program's fault."""
     barred: tuple[int, ...] = ()
     """Replicas that are not let in again: end them, and do not start them any more."""
+    furthest: int = 0
+    """The newest step that any life of the job is known to have reached, in the care of whatever agent."""
+    adopted: tuple[tuple[int, int], ...] = ()
+    """Replicas that are in this agent's care from now on, since their own is gone; each with the newest
+    process that it has had."""
 
 
 class Register(Message, frozen=True, kw_only=True):
@@ -134,9 +155,15 @@ class Report(Message, frozen=True, kw_only=True):
     """The newest view that is in force here; a planned one that is known but not in force does not count."""
     ready: bool = False
     leaving: bool = False
+    staying: bool = False
+    """Its program has come to its end in order; it only keeps the final state until the job ends."""
+    chief: int = -1
+    """The one whose end it waits for then."""
     catching_up: bool = False
     """It has had no part in the training yet: a learner, or one that was promoted and still lacks records."""
     unreachable: tuple[int, ...] = ()
+    torn: tuple[int, ...] = ()
+    """Members that the connection with broke and was made anew, in this era; see `lines.py`."""
     failing: str = ""
     """The first line of the exception that ends this process, told before its slow exit."""
     failing_step: int = -1
@@ -144,6 +171,8 @@ class Report(Message, frozen=True, kw_only=True):
     """What it was computing then; -1 if nothing."""
     intent: Intent | None = None
     """The checkpoint that it wants to commit."""
+    foundation: Foundation | None = None
+    """Under which claim it wants to begin a lineage."""
     saving: str = ""
     """How its checkpoints stand, for people."""
     charges: tuple[Charge, ...] = ()
@@ -154,6 +183,8 @@ class ReportAck(Message, frozen=True, kw_only=True):
     view: int
     recorded: str = ""
     """The seal of the reported intent, once it has been recorded."""
+    founded: int = 0
+    """The claim of the reported foundation, once it has been recorded."""
 
 
 class Fetch(Message, frozen=True, kw_only=True):
@@ -195,6 +226,10 @@ class Status(Message, frozen=True, kw_only=True):
     view: View
     seats: tuple[Seat, ...]
     pulses: tuple[Pulse, ...] = ()
+    starting: tuple[Pulse, ...] = ()
+    """Processes that have not asked to take part yet."""
+    replicas: int = 0
+    """How many were asked for; 0 if that is not known."""
     silent: tuple[str, ...] = ()
     """Agents that are not heard from."""
     rejected: dict[str, int] = {}

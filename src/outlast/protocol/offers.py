@@ -25,6 +25,8 @@ class Offers:
         """The record with which they began."""
         self.top = BLANK
         """The newest one that any of them had."""
+        self._since = 0
+        """The view in which another lineage began; what was fed before is of one that is over."""
 
     def feed(self, step: int, verdict: Verdict) -> None:
         self._fed[step] = verdict
@@ -54,7 +56,12 @@ class Offers:
 
     def undone(self, step: int, view: int | None) -> bool:
         """Whether what was sent in this view is about a step that members have gone back behind since."""
-        return view is not None and view < self._again_in and step > self.top
+        return view is not None and (view < self._since or (view < self._again_in and step > self.top))
+
+    def begin_anew(self, view: int) -> None:
+        """In this view another lineage begins."""
+        self._since = view
+        self.forget()
 
     def start_after(self, step: int) -> None:
         """The state after this step is there: feeds up to it are not needed."""

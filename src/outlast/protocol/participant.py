@@ -22,13 +22,16 @@ from outlast.protocol.member import (
     FencedOff,
     Frame,
     JobOver,
+    MayBegin,
     MemberAction,
     MemberCore,
+    Overflow,
     Planned,
     Recorded,
     Tell,
 )
 from outlast.protocol.messages import Message
+from outlast.protocol.naming import Kept
 from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
 from outlast.protocol.step_words import (
     NOTHING_SAID,
@@ -47,9 +50,9 @@ from outlast.protocol.step_words import (
     Verified,
 )
 from outlast.protocol.steps import StepCore
-from outlast.protocol.views import Charge, Intent, Member, View
+from outlast.protocol.views import Charge, Foundation, Intent, Member, View
 
-Action = Tell | Adopt | Deliver | FencedOff | JobOver | StepAction | SaveAction
+Action = Tell | Adopt | Deliver | Overflow | FencedOff | JobOver | MayBegin | StepAction | SaveAction
 
 
 class Participant:
@@ -102,13 +105,22 @@ class Participant:
     def set_leaving(self, now: float) -> list[Action]:
         return self._run(self.member.set_leaving(now), now)
 
-    def set_unreachable(self, peers: frozenset[int], now: float) -> list[Action]:
-        return self._run(self.member.set_unreachable(peers, now), now)
-
-    def peers_lost(self, lost: frozenset[int], now: float) -> list[Action]:
-        """The connections with these members of the view are broken just now."""
+    def peers_lost(
+        self, lost: frozenset[int], now: float, back: frozenset[int] = frozenset()
+    ) -> list[Action]:
+        """These members of the view are all that this replica is cut off from in this era; there is another
+        connection with those in `back`. See `lines.py`."""
         self._lost = lost
-        return self._run([], now)
+        told = self.member.set_unreachable(lost - back, now, back) if self.member.is_member else []
+        return self._run([*told, *self._missed(lost & back)], now)
+
+    def _missed(self, back: frozenset[int]) -> list[StepAction]:
+        """One that learns, or was just made a member, cannot know what it was given by these and lacks. They
+        live, so no view will make that good: it comes back as a new life."""
+        if not back or self.steps.mode not in (Mode.LEARNING, Mode.JOINING):
+            return []
+        named = " and ".join(str(replica) for replica in sorted(back))
+        return [Lost(f"the connection with replica {named}, over which it was given records, broke")]
 
     def charge(self, charges: Sequence[Charge], now: float) -> list[Action]:
         return self._run(self.member.charge(charges, now), now)
@@ -158,22 +170,51 @@ class Participant:
         follows = self._after_members(view, now) if view is not None else []
         return follows + self._run(self.steps.offered(step, view, verdict), now)
 
-    def digested(self, step: int, digest: bytes, now: float) -> list[Action]:
-        return self._run(self.steps.digested(step, digest), now)
+    def digested(self, step: int, digest: bytes, now: float, entries: bytes = b"") -> list[Action]:
+        return self._run(self.steps.digested(step, digest, entries), now)
 
     def end(self, now: float) -> list[Action]:
         return self._run(self.steps.end(), now)
 
+    def rest(self, now: float) -> list[Action]:
+        """The training thread is beside the steps from now on."""
+        self.steps.resting = True
+        return self._run([], now)
+
+    def close(self, now: float) -> list[Action]:
+        """The training thread has left the loop for good."""
+        return self._run(self.steps.close(), now)
+
+    def set_staying(self, chief: int, now: float) -> list[Action]:
+        return self._run(self.member.set_staying(chief, now), now)
+
     def loaded(self, step: int, now: float, view: int | None = None) -> list[Action]:
         return self._run(self.steps.loaded(step, view), now)
+
+    def founds(self, foundation: Foundation, now: float) -> list[Action]:
+        """This replica has found what the lineage begins with; `MayBegin` follows if it may begin."""
+        return self._run(self.member.set_foundation(foundation, now), now)
 
     def founded(self, step: int, now: float) -> list[Action]:
         return self._run(self.steps.founded(step), now)
 
     # Checkpoints.
 
-    def save_decided(self, step: int, completed_in: int, now: float, *, gated: bool = False) -> list[Action]:
-        return self._run(self.saves.decided(step, completed_in, gated=gated), now)
+    def save_decided(
+        self,
+        step: int,
+        completed_in: int,
+        now: float,
+        *,
+        gated: bool = False,
+        kept: Kept | None = None,
+        later: int = 0,
+    ) -> list[Action]:
+        return self._run(self.saves.decided(step, completed_in, gated=gated, kept=kept, later=later), now)
+
+    def saves_final(self, step: int, now: float) -> list[Action]:
+        """All members have left the loop of steps. What is saved from here on has numbers up to this one."""
+        return self._run(self.saves.stable(step), now)
 
     def save_alone(self, step: int, now: float, *, gated: bool = False) -> list[Action]:
         return self._run(self.saves.alone(step, gated=gated), now)
@@ -201,6 +242,8 @@ class Participant:
             action = waiting.pop(0)
             match action:
                 case Adopt():
+                    if action.view.planned_since != self.steps.view.planned_since:
+                        self._lost = frozenset()
                     done.append(action)
                     waiting[:0] = [
                         *self.saves.adopt(action.view),
@@ -218,6 +261,9 @@ class Participant:
                 case GoBack():
                     done.append(action)
                     waiting[:0] = self.saves.go_back(action.fork.step)
+                case Differ() if action.again:
+                    # Who can say what it is that differs, makes the charge.
+                    done.append(action)
                 case Differ():
                     done.append(action)
                     waiting[:0] = self.member.charge(self._charges(action), now)
@@ -266,9 +312,11 @@ class Participant:
         back = f"all go back to step {differ.back_to}"
         accused = [member for member in view.members if member.replica in differ.members]
         if not accused:
-            reason = f"the states of members differ, and there is no majority; {back}"
+            what = "buffers" if differ.buffers else "states"
+            reason = f"the {what} of members differ, and there is no majority; {back}"
             return [Charge(view=view.number, step=differ.step, reason=reason)]
-        reason = f"its state differs from that of the others; {back}"
+        what = "buffers differ from those" if differ.buffers else "state differs from that"
+        reason = f"its {what} of the others; {back}"
         return [
             Charge(
                 view=view.number,
@@ -301,7 +349,6 @@ class Participant:
         if not self.member.planned:
             return []
         newest = max(self.member.planned)
-        in_vain = not self.steps.holds_planned_views or self.steps.abandons(
-            self.member.planned[newest], self._lost
-        )
+        planned = self.member.planned[newest]
+        in_vain = self.steps.follows_at_once(planned) or self.steps.abandons(planned, self._lost)
         return list(self.member.follow(newest, now)) if in_vain else []

@@ -9,12 +9,18 @@ that neither machine is to blame, and the job ends by naming the shard instead o
 A mistake that is not in the data makes every replica fail, each in its own shard of the same step. Two that
 fail alike could be a coincidence, a disk that both use; when nobody is left after that, it was the program.
 
+What members find out from the records, which are the same for all, is no failure of theirs: then the job ends
+with their words alone.
+
 What was done to a process from outside (a kill, a lost machine) is no failure of its shard and never counts.
 """
 
 from collections.abc import Iterable
 
 from outlast.protocol.views import Outcome, ShardFailure
+
+COMMON = ("TrainingDiverged",)
+"""Errors that say something of the job, and nothing of who raises them."""
 
 REMEMBERED = 64
 """Failures kept, the newest ones; the two that matter come within seconds of each other."""
@@ -48,6 +54,9 @@ def verdict(
 
 def _ending(one: ShardFailure, other: ShardFailure, last_words: dict[int, str]) -> Outcome:
     shard = f"shard {other.shard} of " if one.shard == other.shard >= 0 else ""
+    kind, _, words = other.reason.partition(": ")
+    if kind in COMMON:
+        return Outcome(finished=False, reason=words)
     return Outcome(
         finished=False,
         reason=f"{shard}step {other.step} failed on replica {one.replica} and on replica {other.replica}: "

@@ -7,9 +7,10 @@ remember what each of them contributed to a step, as a checksum, and what the di
 - Up to the fault all contributions are the same in both passes. The first one that is not was computed by the
   culprit, from a state that was wrong already; the other got that state only through the record of this step.
 - If no contribution differs (the fault was in the very last state), one of the two digests is the one that
-  both come to now.
+  both come to now. The same with the digests of buffers, where it was those that differed.
 
-It is said when a state behind that step is verified: then the second pass is the right one.
+It is said when a state behind that step is verified: then the second pass is the right one. Where the states
+differ that members began with, nobody is named: they were given, perhaps by one that is gone.
 """
 
 from __future__ import annotations
@@ -32,12 +33,18 @@ class Recomputing:
         """Of the pass that was void, as far as it is not done again yet."""
         self._digests: dict[int, bytes] = {}
         """Of the state at which members differed."""
+        self._buffers: dict[int, bytes] = {}
+        """The same, if they differed in the buffers with which they began the step after it."""
         self.again_at = BLANK
         """That state's step: it should be compared once more."""
         self._suspect: tuple[int, int] | None = None
 
-    def contributed(self, step: int, checksums: Mapping[int, int]) -> None:
-        """Two members have completed this step from these contributions."""
+    def contributed(
+        self, step: int, checksums: Mapping[int, int], buffers: Mapping[int, bytes] | None = None
+    ) -> None:
+        """Two members have completed this step from these contributions, which began with these buffers."""
+        if buffers and step == self.again_at + 1 and self._suspect is None:
+            self._look_at_buffers(buffers)
         if len(self._sums) < STEPS_MOST:
             self._sums[step] = dict(checksums)
         before = self._before.pop(step, None)
@@ -48,6 +55,12 @@ class Recomputing:
             self._before.clear()
         if len(differing) == 1:
             self._suspect = (differing[0], step)
+
+    def _look_at_buffers(self, now: Mapping[int, bytes]) -> None:
+        """Members agree on them now, or the step would not be complete."""
+        wrong = [replica for replica, one in self._buffers.items() if one not in now.values()]
+        if len(wrong) == 1:
+            self._suspect = (wrong[0], self.again_at)
 
     def verified(self, step: int, digest: bytes) -> list[Accused]:
         """The state after this step is right."""
@@ -64,11 +77,14 @@ class Recomputing:
         self._before.clear()
         return [Accused(replica, at)]
 
-    def go_back(self, step: int, digests: Mapping[int, bytes]) -> None:
-        """The states after this step differ; nobody knows who is wrong."""
+    def go_back(self, step: int, digests: Mapping[int, bytes], *, buffers: bool = False) -> None:
+        """The states after this step differ; nobody knows who is wrong. `buffers`: it is those that differ,
+        and their digests."""
         self._before, self._sums = self._sums, {}
-        self._digests, self.again_at, self._suspect = dict(digests), step, None
+        self._digests, self._buffers = ({}, dict(digests)) if buffers else (dict(digests), {})
+        self.again_at, self._suspect = step, None
 
     def forget(self) -> None:
         """Others take part now, or it is known who was wrong."""
-        self._before, self._digests, self._suspect, self.again_at = {}, {}, None, BLANK
+        self._before, self._digests, self._buffers = {}, {}, {}
+        self._suspect, self.again_at = None, BLANK

@@ -31,6 +31,7 @@ from outlast.protocol.poison import remembered, verdict
 from outlast.protocol.views import (
     OFFENCES_MOST,
     Charge,
+    Foundation,
     Intent,
     Member,
     Membership,
@@ -44,6 +45,7 @@ from outlast.protocol.views import (
 )
 
 CAUSE_LIMIT = 500
+NOBODY_JOINED = "no replica called outlast.join: the script came to its end without taking part in the job"
 INTENTS_KEPT = 64
 CHARGES_KEPT = 64
 
@@ -64,6 +66,8 @@ class Removal:
     """Whether it announced this itself, by its exception."""
     guilty: bool = False
     """Whether members have charged it."""
+    closes: bool = False
+    """Whether it was the chief, and has done what there was to do after the last step."""
 
     @property
     def leaves(self) -> bool:
@@ -86,21 +90,33 @@ class Change:
     """Whoever says that it does, or did so when it was a learner."""
     form_now: bool = False
     """Whether the first view of a lineage has waited long enough for the rest."""
+    staying: set[int] = field(default_factory=set)
+    """Those whose program has ended well, and who only keep the final state for others."""
+    chief: int = -1
+    """Whose end they wait for."""
+    left: set[str] = field(default_factory=set)
+    """Agents that go with their replicas."""
+    guardians: list[str] = field(default_factory=list)
+    """Agents that are heard from."""
     gave_up: GaveUp | None = None
     failures: dict[int, ShardFailure] = field(default_factory=dict)
     last_words: dict[int, str] = field(default_factory=dict)
     intents: dict[int, Intent] = field(default_factory=dict)
     """Member → the checkpoint that it wants to commit."""
+    foundations: dict[int, Foundation] = field(default_factory=dict)
+    """Who is counted on → the claim under which it wants to begin the lineage."""
     charges: list[Charge] = field(default_factory=list)
     """What the members hold against some of them; the guilty are among the removals."""
     standstill: str = ""
     """Why the members have to begin their step again, though none of them is at fault."""
+    gap: str = ""
+    """The same, where it is known that a connection between two of them broke."""
 
     @property
     def moves(self) -> bool:
         """Whether there is more here than adoptions."""
         told = self.arrivals or self.removals or self.ready or self.failures or self.charges
-        return bool(told or self.standstill) or self.form_now or self.gave_up is not None
+        return bool(told or self.standstill or self.gap) or self.form_now or self.gave_up is not None
 
 
 def plan(membership: Membership, change: Change) -> Membership:
@@ -109,7 +125,9 @@ def plan(membership: Membership, change: Change) -> Membership:
         return membership
     membership = _activated(membership, change.adopted, change.catching_up)
     membership = _intended(membership, change.intents)
-    if not change.moves:
+    membership = _founded(membership, change.foundations)
+    membership = _cared_for(membership, change)
+    if not change.moves and not membership.closed:
         return membership
     draft = _Draft(membership)
     draft.answer(change.charges)
@@ -117,7 +135,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     draft.admit(change.arrivals)
     draft.remove_doubted(change.removals)
     draft.let_go(change.removals)
-    draft.renew(change.standstill)
+    draft.renew(change.gap or change.standstill, wonder=not change.gap)
     draft.promote(change.ready)
     draft.form(change.form_now)
     draft.conclude(change)
@@ -154,13 +172,42 @@ def _activated(membership: Membership, adopted: dict[int, int], catching_up: set
 
 
 def _intended(membership: Membership, wishes: dict[int, Intent]) -> Membership:
-    """A member of the present lineage may commit what is newer than all that was recorded in it."""
+    """A member of the present lineage may commit what is newer than all that was recorded in it, and what is
+    kept for the sake of a name."""
     intents = membership.intents
     for _, intent in sorted(wishes.items()):
         newest = max((known.step for known in intents if known.lineage == intent.lineage), default=-1)
-        if intent.lineage == membership.view.lineage and intent.step > newest:
+        again = intent.named and intent not in intents
+        if intent.lineage == membership.view.lineage and (intent.step > newest or again):
             intents += (intent,)
     return msgspec.structs.replace(membership, intents=intents[-INTENTS_KEPT:])
+
+
+def _founded(membership: Membership, wishes: dict[int, Foundation]) -> Membership:
+    """Whoever is counted on may begin the present lineage, in a view that no other has interrupted since. So
+    a view that interrupts knows all that was recorded before it (`View.founded`), and so does who begins in
+    it."""
+    view, newest = membership.view, membership.foundation
+    for _, wish in sorted(wishes.items()):
+        in_force = wish.lineage == view.lineage and view.planned_since <= wish.view <= view.number
+        if in_force and (newest is None or wish.order > newest.order):
+            newest = wish
+    return msgspec.structs.replace(membership, foundation=newest)
+
+
+def _cared_for(membership: Membership, change: Change) -> Membership:
+    """The chief whose agent has left is adopted by another one: all wait for what it has to do after the last
+    step, and have the state that it needs for that."""
+    left = tuple(sorted({*membership.left, *change.left}))
+    if left != membership.left:
+        membership = msgspec.structs.replace(membership, left=left)
+    seat = membership.seats.get(change.chief)
+    if not change.staying or membership.closed or seat is None or seat.present:
+        return membership
+    heirs = [agent for agent in change.guardians if agent not in left]
+    if not heirs or membership.adopted.get(seat.replica, seat.agent) not in left:
+        return membership
+    return msgspec.structs.replace(membership, adopted={**membership.adopted, seat.replica: heirs[0]})
 
 
 class _Draft:
@@ -174,6 +221,7 @@ class _Draft:
         self.departing = membership.departing
         self.failures = membership.failures
         self.charges = membership.charges
+        self.closed = membership.closed
         self.interrupts = False
         self.renews = False
         self.lineage = membership.view.lineage
@@ -189,15 +237,17 @@ class _Draft:
     def answer(self, charges: list[Charge]) -> None:
         """Every charge ends the view, also one that names nobody: its members then go back together."""
         self.interrupts |= bool(charges)
-        self.causes += [f"step {charge.step}: {charge.reason}" for charge in charges if charge.replica < 0]
+        nameless = [charge for charge in charges if charge.replica < 0 and not charge.ends]
+        self.causes += [f"step {charge.step}: {charge.reason}" for charge in nameless]
+        self.causes += [f"step {charge.step}: the job is to end" for charge in charges if charge.ends]
         self.charges = (*self.charges, *charges)[-CHARGES_KEPT:]
 
-    def renew(self, standstill: str) -> None:
+    def renew(self, why: str, *, wonder: bool) -> None:
         """The same members, in a new view. Comes after removals: if one of them interrupts, that was it what
-        all waited for, and there is nothing to wonder about."""
-        if standstill and not self.interrupts:
-            self.interrupts = self.renews = True
-            self.causes.append(standstill)
+        all waited for, and there is nothing to `wonder` about."""
+        if why and not self.interrupts:
+            self.interrupts, self.renews = True, wonder
+            self.causes.append(why)
 
     def remove_proven(self, removals: dict[int, Removal]) -> None:
         for replica, removal in sorted(removals.items()):
@@ -251,6 +301,7 @@ class _Draft:
         offences = seat.offences + int(removal.guilty and seat.present)
         if removal.guilty and seat.present and offences >= OFFENCES_MOST:
             self.causes.append(f"replica {replica} has done so {offences} times, and is not let in again")
+        self.closed |= removal.closes and self.lineage > 0
         life = seat.as_member()
         self.departing = tuple(member for member in self.departing if member != life)
         departs = seat.standing is Standing.MEMBER and planned and removal.leaves
@@ -321,7 +372,7 @@ class _Draft:
     def form(self, form_now: bool) -> None:
         """Begin a lineage from the learners when no member is left to learn from."""
         learners = [seat for seat in self.learners() if not self._is_shadow(seat)]
-        if self.members() or not learners or (self.lineage and self._finished_count()):
+        if self.members() or not learners or self.closed:
             return
         awaited = self.base.spec.replicas - (0 if self.lineage else self._finished_count()) - self._barred()
         if len(learners) < (self._needed() if form_now else awaited):
@@ -354,7 +405,10 @@ class _Draft:
         self.failures = remembered(self.failures, (failure for _, failure in sorted(change.failures.items())))
         nobody_left = self.base.view.lineage > 0 and not any(map(self._still, self.base.view.members))
         poison = verdict(self.failures, change.last_words, nobody_left=nobody_left)
-        if poison is not None:
+        ending = next((charge for charge in change.charges if charge.ends), None)
+        if ending is not None:
+            self.outcome = Outcome(finished=False, reason=ending.reason)
+        elif poison is not None:
             self.outcome = poison
         elif gave_up is not None and not self.base.spec.is_shadow(gave_up.replica):
             self.outcome = Outcome(
@@ -363,12 +417,10 @@ class _Draft:
                 replica=gave_up.replica,
                 last_words=gave_up.last_words,
             )
-        elif self._finished_count() and not self.members() and self._nothing_to_come():
+        elif self.closed and all(seat.replica in change.staying for seat in self.members()):
             self.outcome = Outcome(finished=True, reason="all work is done")
-
-    def _nothing_to_come(self) -> bool:
-        """A lineage is done with its last member; a job whose replicas never joined, with the last one."""
-        return self.lineage > 0 or self._finished_count() == self.base.spec.replicas
+        elif not self.lineage and self._finished_count() == self.base.spec.replicas:
+            self.outcome = Outcome(finished=False, reason=NOBODY_JOINED)
 
     def result(self, holding: set[int]) -> Membership:
         view = self._view(any(seat.replica in holding and self._known(seat) for seat in self.members()))
@@ -391,7 +443,11 @@ class _Draft:
             working_shards=working,
             failures=self.failures,
             intents=self.base.intents,
+            foundation=self.base.foundation,
             charges=self.charges,
+            left=self.base.left,
+            adopted=self.base.adopted,
+            closed=self.closed,
             outcome=self.outcome,
         )
 
@@ -419,6 +475,7 @@ class _Draft:
             slices=slices_,
             cause="; ".join(self.causes)[:CAUSE_LIMIT],
             planned_since=before.planned_since if planned else number,
+            founded=self.base.foundation.claim if self.base.foundation is not None else 0,
             void_before=before.void_before if planned or somebody_holds or not members else number,
             paused=paused,
             renews=self.renews,

@@ -20,9 +20,12 @@ garbage for the next pruning, and mostly as chunks that the next save need not w
 Where members compare their states (`verifying.py`), the state that is saved is one that they compare, and the
 committer also waits until it is verified. So members never go back behind what is committed.
 
-Nobody waits for ever: words may be lost with a view, so writers repeat theirs in the next one, and a
-committer that is done with the save says again how it ended. Words that come before their step is complete
-here are kept until it is.
+Nobody waits for ever: words may be lost with a view, so writers repeat theirs in the next one, also that
+they are unable to, and a committer that is done with the save says again how it ended. Words that come before
+their step is complete here are kept until it is.
+
+What a script wants saved *by name* (`naming.py`) is decided by a later record: by then every writer has a
+copy of the whole state, so an attempt that is given up is followed by another one, with whoever is left.
 
 Where a *shadow* follows the training (a learner that is never promoted), it saves instead, all by itself: it
 has only what is stable, and is the one writer and the committer of its saves. Members are told of them.
@@ -34,6 +37,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from outlast.protocol.naming import Kept
 from outlast.protocol.views import View
 
 
@@ -46,10 +50,19 @@ class Save:
     view: int
     """The view in which the step was completed."""
     writers: tuple[int, ...]
+    later: int = 0
+    """By how many steps the decision came later than the state."""
+    named: bool = False
+    """Whether the script has asked for it, by a name: then writers have copies of the whole state already."""
 
     @property
     def committer(self) -> int:
         return self.writers[0]
+
+    @property
+    def at(self) -> int:
+        """The step whose record has decided it. Of several attempts at one state, each has its own."""
+        return self.step + self.later
 
 
 # What members say to each other.
@@ -57,7 +70,8 @@ class Save:
 
 @dataclass(frozen=True)
 class Stripe:
-    """My share of the state after this step is durable; where, is in the payload."""
+    """My share of the state is durable, for the save that was decided at this step; where, is in the
+    payload."""
 
     step: int
     lineage: int
@@ -76,9 +90,11 @@ class Unable:
 
 @dataclass(frozen=True)
 class Saved:
-    """The checkpoint of this step is committed."""
+    """The save that was decided at this step is committed."""
 
     step: int
+    later: int = 0
+    """By how many steps that was later than the state."""
 
 
 SaveBody = Stripe | Unable | Saved
@@ -129,7 +145,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class SavedByOther:
-    """A shadow has committed the checkpoint of this step."""
+    """A shadow, or others who kept the state, have committed the checkpoint of this step."""
 
     step: int
 
@@ -145,13 +161,15 @@ class SaveCore:
         self.save: Save | None = None
         self._view = View()
         self._mine: Stripe | None = None
+        self._unable: Unable | None = None
+        """What this replica has said of the newest save, if it has given that up itself."""
         self._stripes: dict[int, bytes] = {}
         self._early: dict[int, Stripe | Unable] = {}
         """What was said of a step that is not complete here yet: its writer was quicker."""
         self._decided = -1
         """The newest step that a save was decided for."""
-        self._saved = -1
-        """The newest step whose save is known to be committed."""
+        self._saved = Saved(-1)
+        """The newest save that is known to be committed."""
         self._stable = -1
         self._verified = -1
         self._gated = False
@@ -163,11 +181,13 @@ class SaveCore:
         """This view is in force."""
         if view.lineage != self._view.lineage:
             self._early.clear()
-            self._decided = self._saved = -1
+            self._decided, self._saved = -1, Saved(-1)
+            self._unable = None
         self._view = view
         save = self.save
+        # What was said in the view before may have been dropped.
         if save is None:
-            return []
+            return self._say_again()
         present = {member.replica for member in view.members}
         if save.writers == (self.replica,):
             present |= {learner.replica for learner in view.learners}
@@ -181,24 +201,27 @@ class SaveCore:
         if self.replica == save.committer and missing:
             reason = f"replica {missing[0]} is gone before its stripe was durable, or its state compared"
             return self._give_up(reason, again=True)
-        # What was said in the view before may have been dropped.
         return self._tell() if self._mine is not None else []
 
-    def decided(self, step: int, completed_in: int, *, gated: bool = False) -> list[SaveAction]:
+    def decided(
+        self, step: int, completed_in: int, *, gated: bool = False, kept: Kept | None = None, later: int = 0
+    ) -> list[SaveAction]:
         """The record of this step, completed in that view, says that the state after it is to be saved; and
-        if it is `gated`, that it is to be compared, too."""
+        if it is `gated`, that it is to be compared, too. Or that the state which is `kept` is. After the last
+        step there are no records: this is a number then, and the state is so many steps older."""
         actions = self.abandon("a newer one began")
-        self._decided = step
+        self._decided, self._unable = step, None
         self._early = {sender: body for sender, body in self._early.items() if body.step >= step}
-        writers = tuple(member.replica for member in self._view.members)
+        writers = tuple(m.replica for m in self._view.members if kept is None or m.replica in kept.by)
         if self.replica not in writers:
             return actions
         if completed_in != self._view.number:
             # Others completed it, in a view that is over, and count on this replica for a stripe.
-            others = tuple(w for w in writers if w != self.replica)
             reason = f"replica {self.replica} took no part in the step"
-            return [*actions, *_say(others, Unable(step, reason, again=True))]
-        self.save = Save(step, self._view.lineage, completed_in, writers)
+            self._unable = Unable(step, reason, again=True)
+            return [*actions, *_say(tuple(w for w in writers if w != self.replica), self._unable)]
+        lineage, of = self._view.lineage, step - later if kept is None else kept.step
+        self.save = Save(of, lineage, completed_in, writers, step - of, named=kept is not None)
         self._mine, self._stripes, self._gated = None, {}, gated
         self._intended = self._committing = False
         actions.append(Copy(self.save))
@@ -210,7 +233,7 @@ class SaveCore:
     def alone(self, step: int, *, gated: bool = False) -> list[SaveAction]:
         """A shadow, which has been told of stable steps only, saves the state after this one by itself."""
         actions = self.abandon("a newer one began")
-        self._decided, self._stable = step, max(self._stable, step)
+        self._decided, self._unable, self._stable = step, None, max(self._stable, step)
         self.save = Save(step, self._view.lineage, self._view.number, (self.replica,))
         self._mine, self._stripes, self._gated = None, {}, gated
         self._intended = self._committing = False
@@ -240,25 +263,27 @@ class SaveCore:
         What was committed was verified, so it is not newer than that."""
         self._decided, self._stable = min(self._decided, step), min(self._stable, step)
         self._early.clear()
-        if self.save is None or self.save.step <= step:
+        if self._unable is not None and self._unable.step > step:
+            self._unable = None
+        if self.save is None or self.save.at <= step:
             return []
         return self._end("the states of members differ, and they go back behind it")
 
     def written(self, step: int, payload: bytes) -> list[SaveAction]:
-        """The own stripe is durable."""
-        if self.save is None or self.save.step != step or self._mine is not None:
+        """The own stripe of the save that was decided at this step is durable."""
+        if self.save is None or self.save.at != step or self._mine is not None:
             return []
         self._mine = Stripe(step, self.save.lineage, payload)
         return self._tell()
 
     def unable(self, step: int, reason: str) -> list[SaveAction]:
         """The own stripe can not be written, or the manifest not be put."""
-        if self.save is None or self.save.step != step:
+        if self.save is None or self.save.at != step:
             return []
         return self._give_up(reason, again=False)
 
     def recorded(self, step: int) -> list[SaveAction]:
-        """The coordinator has recorded the intent."""
+        """The coordinator has recorded the intent to commit the state after this step."""
         if self.save is None or self.save.step != step or not self._intended or self._committing:
             return []
         self._committing = True
@@ -266,11 +291,11 @@ class SaveCore:
 
     def committed(self, step: int) -> list[SaveAction]:
         """The manifest is there."""
-        if self.save is None or self.save.step != step:
+        if self.save is None or self.save.at != step:
             return []
-        save, self.save, self._saved = self.save, None, step
-        others = tuple(m.replica for m in self._view.members if m.replica != self.replica)
-        return [*_say(others, Saved(step)), Ended(save, True)]
+        save, self.save = self.save, None
+        self._saved = Saved(step, save.later)
+        return [*_say(self._others, self._saved), Ended(save, True)]
 
     def received(self, sender: int, body: SaveBody) -> list[SaveAction]:
         """A frame of the present view from one of its members."""
@@ -279,9 +304,9 @@ class SaveCore:
             self._early[sender] = body
             return []
         if isinstance(body, Saved) and (save is None or sender not in save.writers):
-            self._saved = max(self._saved, body.step)
-            return [SavedByOther(body.step)]
-        if save is None or body.step != save.step:
+            self._saved = body if body.step > self._saved.step else self._saved
+            return [SavedByOther(body.step - body.later)]
+        if save is None or body.step != save.at:
             return self._again(sender, body)
         match body:
             case Stripe() if sender in save.writers and body.lineage == save.lineage:
@@ -290,7 +315,7 @@ class SaveCore:
             case Unable():
                 return self._end(body.reason, again=body.again)
             case Saved():
-                self.save, self._saved = None, body.step
+                self.save, self._saved = None, body
                 return [Ended(save, True)]
         return []
 
@@ -298,9 +323,15 @@ class SaveCore:
         """One that still waits for the end of a save has not heard of it."""
         if not isinstance(body, Stripe) or body.lineage != self._view.lineage:
             return []
-        if body.step == self._saved:
-            return [SaySave((sender,), Saved(body.step))]
+        if body.step == self._saved.step:
+            return [SaySave((sender,), self._saved)]
         return [SaySave((sender,), Unable(body.step, "it was given up in an earlier view", again=True))]
+
+    def _say_again(self) -> list[SaveAction]:
+        """How the newest save ended here: others may count on it for another one until they know."""
+        if self._unable is not None:
+            return _say(self._others, self._unable)
+        return _say(self._others, self._saved) if self._saved.step >= 0 else []
 
     def _tell(self) -> list[SaveAction]:
         assert self.save is not None and self._mine is not None
@@ -313,7 +344,7 @@ class SaveCore:
         save = self.save
         if save is None or save.committer != self.replica or self._intended:
             return []
-        if set(save.writers) - self._stripes.keys() or self._stable < save.step:
+        if set(save.writers) - self._stripes.keys() or self._stable < save.at:
             return []
         if self._gated and self._verified < save.step:
             return []
@@ -322,9 +353,12 @@ class SaveCore:
 
     def _give_up(self, reason: str, *, again: bool) -> list[SaveAction]:
         assert self.save is not None
-        others = tuple(m.replica for m in self._view.members if m.replica != self.replica)
-        unable = Unable(self.save.step, reason, again)
-        return [*_say(others, unable), *self._end(reason, again=again)]
+        self._unable = Unable(self.save.at, reason, again)
+        return [*_say(self._others, self._unable), *self._end(reason, again=again)]
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        return tuple(m.replica for m in self._view.members if m.replica != self.replica)
 
     def _end(self, reason: str, *, again: bool = True) -> list[SaveAction]:
         assert self.save is not None

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 
 import msgspec
@@ -56,6 +57,19 @@ class Fork(msgspec.Struct, frozen=True, array_like=True):
     step: int = BLANK
 
 
+class Difference(msgspec.Struct, frozen=True, array_like=True):
+    """What a member remembers of states that differed; see `repeating.py`."""
+
+    step: int = BLANK
+    """It was the states after this one."""
+    members: tuple[int, ...] = ()
+    """Who differed from a majority, and has not agreed with the others since."""
+    names: bytes = b""
+    """The entries in which they differed."""
+    plain: bytes = b""
+    """All plain ones in which states have ever differed."""
+
+
 class Check(msgspec.Struct, frozen=True, array_like=True):
     """What a member says of its state in a part."""
 
@@ -69,6 +83,13 @@ class Check(msgspec.Struct, frozen=True, array_like=True):
     """The state after the step of this part should be compared."""
     checksum: int = 0
     """Of what it contributes to the step, if there are two members."""
+    buffers: bytes = b""
+    """Digest of the model's buffers from which it has computed that; empty if it says nothing of them."""
+    entries: bytes = b""
+    """Digests of the entries of the state that it compares."""
+    buffer_entries: bytes = b""
+    """Those of the buffers, said where members have gone back before."""
+    before: Difference | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +104,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """Of this step's state nothing can be said any more: fewer than two have it."""
     fork: Fork = Fork()
     """The newest one behind this record."""
+    entries: bytes = b""
+    """Digests of the entries of the verified state, for learners that have another one."""
 
 
 NO_FORK = Fork()
@@ -323,6 +346,15 @@ class Differ:
     step: int
     members: tuple[int, ...]
     back_to: int
+    buffers: bool = False
+    """It is the buffers with which they begin the step after it."""
+    again: bool = False
+    """They have done so before, in such a way that no machine is to blame: say so with `charge`, and end the
+    job."""
+    entries: Mapping[int, bytes] = field(default_factory=dict, compare=False)
+    """Member → digests of the entries of its state, or of its buffers."""
+    earlier: tuple[int, ...] = field(default=(), compare=False)
+    """Who was named before, and has not agreed with the others since."""
 
 
 @dataclass(frozen=True)
@@ -366,6 +398,8 @@ class Lost:
     """This life cannot catch up any more; it has to come back as a new one."""
 
     reason: str
+    differ: Differ | None = field(default=None, compare=False)
+    """In what its state differs from that of members, if it does."""
 
 
 StepAction = (

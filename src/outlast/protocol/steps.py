@@ -102,11 +102,21 @@ class StepCore:
         """Whether it is time to compare states; said in the next part."""
         self.checksum = 0
         """Of what is contributed next."""
+        self.buffers = b""
+        """Digest of the buffers from which that was computed."""
+        self.buffer_entries = b""
+        """Digests of each of them; needed once members have gone back."""
         self.view = View()
         self.mode = Mode.IDLE
         self.newest = BLANK
         self.pending = 0
+        self.resting = False
+        """Whether the training thread has come to the end of its loop, and is beside the steps: it has no
+        part in them, and whoever needs the state is given it."""
+        self.ending = False
+        """Whether it has come to the end of its loop: there is nothing left to pause for."""
         self.closing = False
+        """Whether it has left for good, and does no more steps."""
         self._top = BLANK
         """The newest record that any member has, for one that catches up."""
         self._teachers: list[int] = []
@@ -172,9 +182,20 @@ class StepCore:
             return False
         return self.mode is not Mode.PAUSED or not self._holdings.all_hold(self.newest)
 
+    def follows_at_once(self, planned: View) -> bool:
+        """Whether to follow a planned view out of step, because there is no step at whose end it could be put
+        into force: the loop is over here. The others are told, and do the same."""
+        if not self.holds_planned_views:
+            return True
+        over = self.mode is Mode.DONE or (self.resting and self.mode is Mode.RUNNING)
+        return over and planned.member(self.replica) is not None
+
     def adopt(self, view: View, *, in_band: bool) -> list[StepAction]:
         """This view is in force: whatever belonged to earlier ones is void."""
         before, was, self.view = self.view, self.mode, view
+        if 0 < before.lineage < view.lineage:
+            # It does its steps anew, and those of the one before are nothing to go on from.
+            self._offers.begin_anew(view.number)
         self._begin_attempts()
         self._holdings, self._teachers = Holdings(view), []
         self._offers.forget_given()
@@ -215,7 +236,13 @@ class StepCore:
         """What the next part says of the state."""
         if self.verifying is None:
             return None
-        return self.verifying.check(self.newest, due=self.due, checksum=self.checksum)
+        return self.verifying.check(
+            self.newest,
+            due=self.due,
+            checksum=self.checksum,
+            buffers=self.buffers,
+            buffer_entries=self.buffer_entries,
+        )
 
     def surveyed(self, step: int, trial: int = Trial.FIRST) -> list[StepAction]:
         """The own slice of this step has been surveyed, and everybody is sent that."""
@@ -310,11 +337,12 @@ class StepCore:
             return []
         return self.verifying.begin(step)
 
-    def digested(self, step: int, digest: bytes) -> list[StepAction]:
-        """The copy of the state after this step has that digest; an empty one if there is no copy."""
+    def digested(self, step: int, digest: bytes, entries: bytes = b"") -> list[StepAction]:
+        """The copy of the state after this step has that digest, an empty one if there is no copy, and these
+        digests of its entries."""
         if self.verifying is None:
             return []
-        actions = self.verifying.digested(step, digest)
+        actions = self.verifying.digested(step, digest, entries)
         return [*actions, *self._say_end()]
 
     def _start_from(self, step: int) -> None:
@@ -429,7 +457,7 @@ class StepCore:
         kept = self.verifying is not None and self.verifying.go_back(fork.step)
         step = fork.step if kept else BLANK
         self._descent.fork = fork
-        self.closing = False
+        self.closing = self.ending = False
         self._start_from(step)
         self._offers.forget_fed()
         return [GoBack(fork, step)]
@@ -446,9 +474,22 @@ class StepCore:
 
     def _caught_up(self) -> list[StepAction]:
         self._offers.forget()
-        if self.view.paused:
+        acknowledged = self._acknowledge() if self.view.paused else []
+        if self.view.paused and not self.ending:
             self.mode = Mode.PAUSED
-            return self._acknowledge()
+            return acknowledged
+        self.mode = Mode.RUNNING
+        return [*acknowledged, Attempt(self.step)]
+
+    def close(self) -> list[StepAction]:
+        """The loop is left here for good."""
+        self.closing = True
+        return self._stop_pausing()
+
+    def _stop_pausing(self) -> list[StepAction]:
+        self.ending = True
+        if self.mode is not Mode.PAUSED:
+            return []
         self.mode = Mode.RUNNING
         return [Attempt(self.step)]
 
@@ -504,19 +545,26 @@ class StepCore:
         """States differ: nothing comes of this attempt, and nothing of all since the last verified state."""
         self._begin_attempts()
         actions = self._go_back(Fork(self.view.number, void.back_to))
+        if self.verifying is not None:
+            self.verifying.before = void.difference
         if self.verifying is not None and not void.members:
-            self.verifying.recomputing.go_back(void.step, void.digests)
+            if BLANK < void.back_to < void.step:
+                self.verifying.recomputing.go_back(void.step, void.digests, buffers=void.buffers)
+            else:
+                # What a lineage began with was given, and not computed by whoever has the wrong one.
+                self.verifying.recomputing.forget()
         self.mode = Mode.VOID
         return [void.said, *actions]
 
     def end(self) -> list[StepAction]:
         """The loop of steps ends after the newest one. Says `EndReached` when all states are known to be
         equal, or when nobody can say anything else; and nothing in a view that ends before that."""
+        actions = self._stop_pausing()
         if self.mode is not Mode.RUNNING or self._last_state.awaited or self._attempts.contributed:
-            return []
+            return actions
         if self.verifying is None or not self.others:
-            return [EndReached(self.newest)]
-        return [*self._last_state.begin(self.newest, self.verifying), *self._say_end()]
+            return [*actions, EndReached(self.newest)]
+        return [*actions, *self._last_state.begin(self.newest, self.verifying), *self._say_end()]
 
     def _say_end(self) -> list[StepAction]:
         """Once the digest of the last state is there."""
@@ -537,10 +585,13 @@ class StepCore:
 
     def _complete(self, verdict: Verdict) -> list[StepAction]:
         parts = self._attempts.parts(self.step)
+        checks = {replica: part.check for replica, part in parts.items() if part.check is not None}
+        if self.verifying is not None:
+            self.verifying.heard(verdict, checks)
         if self.verifying is not None and len(parts) == 2:
-            checks = {replica: part.check for replica, part in parts.items()}
-            sums = {replica: check.checksum for replica, check in checks.items() if check is not None}
-            self.verifying.recomputing.contributed(self.step, sums)
+            sums = {replica: check.checksum for replica, check in checks.items()}
+            buffers = {replica: check.buffers for replica, check in checks.items()}
+            self.verifying.recomputing.contributed(self.step, sums, buffers)
         switch = named_by_all(parts)
         actions = self._hold(self.step, verdict)
         if switch > self.view.number:

@@ -4,11 +4,17 @@ The agent is the only one that *knows* whether a process lives: it is its parent
 proof, and it is told to the coordinator until the coordinator has agreed on it. Everything else that it sees
 (progress, being stopped) goes into every beat, and the coordinator draws the conclusions.
 
+Whether a replica has done its work is for itself to say, on its page (`Phase.DONE`), and never for its exit
+status: a library that calls `os._exit(0)` in the middle of a step has ended nothing. Once a process has
+joined, every exit without that word is a death, and one of its own making. A script that never joins has only
+its status to speak for it.
+
 Processes are numbered in the order of their start, across restarts of the agent itself (its *boot*, which
 grows with each), so that late news of an old process can never be mistaken for news of a new one.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from outlast.protocol.hang import Pace
 from outlast.protocol.messages import (
@@ -24,9 +30,9 @@ from outlast.protocol.messages import (
     Pulse,
     ViewNews,
 )
-from outlast.protocol.restarts import RestartCount, RestartPolicy
+from outlast.protocol.restarts import Legacy, RestartCount, RestartPolicy
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Outcome, View, process_number
+from outlast.protocol.views import Outcome, View, boot_of, process_number, serial_of
 
 LAST_WORDS_LIMIT = 8192
 
@@ -60,11 +66,19 @@ class TellCoordinator:
 
 
 @dataclass(frozen=True)
+class TellPeople:
+    """Something about a replica that its exit status does not show."""
+
+    replica: int
+    what: str
+
+
+@dataclass(frozen=True)
 class JobEnded:
     outcome: Outcome
 
 
-AgentAction = StartReplica | KillReplica | AskToLeave | TellCoordinator | JobEnded
+AgentAction = StartReplica | KillReplica | AskToLeave | TellCoordinator | TellPeople | JobEnded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +93,21 @@ class Sample:
     quiet_s: float = 0.0
     stopped_s: float = 0.0
     shard: int = -1
+    joined: bool = False
+    """Whether the process has ever asked to take part; between two lives of it, it has no incarnation."""
+    contributed: int = 0
+    """The newest step whose result it has helped to compute."""
+    ended: bool = False
+    """Whether it has come to the end of its loop of steps."""
+    closes: bool = False
+    """Whether it has left the loop for good, and the job is done when its program has ended well."""
+    total: int = 0
+    loss: float | None = None
+    samples: int = 0
+    saves: bool = False
+    saved: int = -1
+    saved_ago_s: float | None = None
+    """These are for people; see `Pulse`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +117,10 @@ class Exit:
     how: str
     """For people: "was killed by SIGKILL", "exited with status 1"."""
     clean: bool = False
+    """With status 0, which says nothing about the work of a process that has joined."""
     killed: bool = False
     own_fault: bool = False
-    """An uncaught exception or a crash, rather than something that was done to it."""
+    """An uncaught exception, an exit before its time or a crash, rather than something done to it."""
     last_words: str = ""
 
 
@@ -100,6 +130,9 @@ class _Life:
 
     process: int
     started_at: float
+    behind: int
+    """The newest step that any life of the job had reached when this one began."""
+    joined: bool = False
     sample: Sample = field(default_factory=Sample)
     pace: Pace = field(default_factory=Pace)
     evicted_at: float | None = None
@@ -108,13 +141,31 @@ class _Life:
     killed: bool = False
     failing: bool = False
 
+    @property
+    def done(self) -> bool:
+        return self.sample.phase is Phase.DONE
+
+    @property
+    def went_further(self) -> bool:
+        """Whether the job has come further than ever with the help of this life."""
+        return self.sample.contributed > self.behind
+
 
 class AgentCore:
     """One agent and its replicas."""
 
     def __init__(
-        self, *, agent: str, boot: int, replicas: tuple[int, ...], timing: Timing, policy: RestartPolicy
+        self,
+        *,
+        agent: str,
+        boot: int,
+        replicas: tuple[int, ...],
+        timing: Timing,
+        policy: RestartPolicy,
+        legacy: Legacy | None = None,
     ) -> None:
+        """`legacy` is what an agent before this one has counted."""
+        legacy = legacy or Legacy()
         self.agent = agent
         self.boot = boot
         self.view = View()
@@ -124,25 +175,44 @@ class AgentCore:
         self._serial = 0
         self._beats = 0
         self._beat_at = float("-inf")
-        self._counts = {replica: RestartCount(policy) for replica in replicas}
+        self._policy = policy
+        self._counts = {replica: RestartCount(policy, legacy.tallies.get(replica)) for replica in replicas}
         self._lives: dict[int, _Life] = {}
         self._started: set[int] = set()
         self._start_at: dict[int, float] = {}
         self._departures: dict[int, Departure] = {}
         self._gave_up: GaveUp | None = None
         self._barred: set[int] = set()
+        self._furthest = legacy.furthest
+        """The newest step that any life of the job is known to have reached."""
 
     def living(self) -> dict[int, int]:
         """Replica → process, of all that run."""
         return {replica: life.process for replica, life in self._lives.items()}
 
     @property
+    def legacy(self) -> Legacy:
+        """What the next agent has to know, should this one die."""
+        return Legacy({replica: count.tally for replica, count in self._counts.items()}, self._furthest)
+
+    @property
     def settled(self) -> bool:
         """Whether nothing runs and everything that happened has been agreed on."""
         return not self._lives and not self._start_at and not self._departures
 
-    def start(self, now: float) -> list[AgentAction]:
-        return [action for replica in self._counts for action in self._start(replica, now)]
+    def start(self, now: float, untold: Mapping[int, tuple[Sample, Exit]] | None = None) -> list[AgentAction]:
+        """Begin. `untold` are the last lives under an agent before this one, as far as that one was stopped
+        when they ended: they are judged as if they had ended here, so that work that is done stays done."""
+        actions: list[AgentAction] = []
+        for replica in self._counts:
+            if untold is None or replica not in untold:
+                actions += self._start(replica, now)
+                continue
+            sample, ending = untold[replica]
+            life = _Life(self._next_process(replica), now, self._furthest, joined=sample.joined)
+            life.sample, self._lives[replica] = sample, life
+            actions += self.exited(replica, life.process, ending, now)
+        return actions
 
     def tick(self, now: float) -> list[AgentAction]:
         actions: list[AgentAction] = []
@@ -163,6 +233,8 @@ class AgentCore:
                 life.evicted_at = None
                 life.pace = Pace()
             life.sample = sample
+            life.joined |= sample.joined or sample.incarnation > 0
+            self._furthest = max(self._furthest, sample.step)
             if sample.stopped_s > 0:
                 life.stopped_at = now
             if sample.phase is not Phase.STARTING:
@@ -173,24 +245,33 @@ class AgentCore:
         if life is None or life.process != process:
             return []
         del self._lives[replica]
-        how = "leaves" if self.leaving else "has finished" if ending.clean else ending.how
-        finished = ending.clean and not self.leaving
         if self.outcome is not None:
             return []
+        said: list[AgentAction] = []
+        if self._too_early(life, ending):
+            ending = replace(ending, how=_in_the_middle(life, ending), clean=False, own_fault=True)
+            said.append(TellPeople(replica, ending.how))
+        how = "leaves" if self.leaving else "has finished" if ending.clean else ending.how
+        finished = ending.clean and not self.leaving
         at_work = ending.own_fault and life.sample.shard >= 0
         self._departures[process] = Departure(
             replica=replica,
             process=process,
             how=how,
             finished=finished,
-            in_order=ending.clean and life.sample.phase is Phase.DONE,
-            step=life.sample.step if at_work else -1,
+            in_order=ending.clean and life.done,
+            closes=finished and life.sample.closes,
+            # Its page names the newest step that it has the result of.
+            step=life.sample.step + 1 if at_work else -1,
             shard=life.sample.shard if at_work else -1,
             last_words=ending.last_words[-LAST_WORDS_LIMIT:] if at_work else "",
         )
         if not finished and not self.leaving and replica not in self._barred:
-            self._plan_restart(replica, life, ending, now)
-        return self.beat(now)
+            if (life.sample.ended or life.done) and (ending.own_fault or life.failing):
+                self._give_up_at_the_end(replica, life, ending)
+            else:
+                self._plan_restart(replica, life, ending, now)
+        return [*said, *self.beat(now)]
 
     def preempted(self, now: float) -> list[AgentAction]:
         """The machine is about to go: have every replica leave in order, and start none again."""
@@ -205,6 +286,7 @@ class AgentCore:
                 for process in message.noted:
                     self._departures.pop(process, None)
                 self._barred |= set(message.barred)
+                self._furthest = max(self._furthest, message.furthest)
                 for replica in self._barred & self._start_at.keys():
                     del self._start_at[replica]
                 for life in self._lives.values():
@@ -213,8 +295,10 @@ class AgentCore:
                         life.evicted_at = None
                     elif life.evicted_at is None:
                         life.evicted_at = now
+                adopted = [action for one in message.adopted for action in self._adopt(*one, now)]
                 if message.view > self.view.number:
-                    return [TellCoordinator(Fetch())]
+                    return [*adopted, TellCoordinator(Fetch())]
+                return adopted
             case ViewNews() if message.view.number > self.view.number:
                 self.view = message.view
             case Check():
@@ -238,6 +322,7 @@ class AgentCore:
                     pulses=tuple(self._pulse(replica, life) for replica, life in self._lives.items()),
                     departures=tuple(self._departures.values()),
                     gave_up=self._gave_up,
+                    leaving=self.leaving,
                 )
             )
         ]
@@ -255,32 +340,69 @@ class AgentCore:
             pace_s=life.pace.step_s,
             stopped_s=life.sample.stopped_s,
             shard=life.sample.shard,
+            total=life.sample.total,
+            loss=life.sample.loss,
+            samples=life.sample.samples,
+            saves=life.sample.saves,
+            saved=life.sample.saved,
+            saved_ago_s=life.sample.saved_ago_s,
         )
 
     def _start(self, replica: int, now: float) -> list[AgentAction]:
-        self._serial += 1
-        process = process_number(self.boot, self._serial)
-        self._lives[replica] = _Life(process, now)
         again = self.boot > 1 or replica in self._started
-        self._started.add(replica)
+        process = self._next_process(replica)
+        self._lives[replica] = _Life(process, now, behind=self._furthest)
         return [StartReplica(replica, process, again)]
 
+    def _too_early(self, life: _Life, ending: Exit) -> bool:
+        """Whether it ended as if all were well, and had not said so."""
+        return ending.clean and life.joined and not life.done and not self.leaving
+
+    def _adopt(self, replica: int, process: int, now: float) -> list[AgentAction]:
+        """Care for a replica whose own agent has left. Its processes are numbered on from its newest one."""
+        if replica in self._counts or self.leaving or self.boot < boot_of(process):
+            return []
+        self._counts[replica] = RestartCount(self._policy)
+        if self.boot == boot_of(process):
+            self._serial = max(self._serial, serial_of(process))
+        words = f"is started by {self.agent}, since its own agent has left"
+        return [TellPeople(replica, words), *self._start(replica, now)]
+
+    def _next_process(self, replica: int) -> int:
+        self._serial += 1
+        self._started.add(replica)
+        return process_number(self.boot, self._serial)
+
     def _plan_restart(self, replica: int, life: _Life, ending: Exit, now: float) -> None:
+        # Killing one that is failing only shortens its exit, which makes it no less its own failure.
+        own_fault = ending.own_fault or life.failing
         delay = self._counts[replica].failed(
             lived_s=now - life.started_at,
-            joined=life.sample.incarnation > 0,
-            # Killing one that is failing only shortens its exit, which makes it no less its own failure.
-            killed_in_progress=ending.killed and life.pace.progressed and not life.failing,
-            killed=ending.killed and not life.failing,
+            joined=life.joined,
+            killed_in_progress=ending.killed and life.pace.progressed and not own_fault,
+            killed=ending.killed and not own_fault,
+            own_fault=own_fault,
+            went_further=life.went_further,
         )
         if delay is not None:
             self._start_at[replica] = now + delay
         elif self._gave_up is None:
-            tries = self._counts[replica].short_lives
+            tries = self._counts[replica].in_a_row
             often = f"{tries} times in a row" if tries > 1 else "at once"
             self._gave_up = GaveUp(
                 replica=replica,
                 reason=f"replica {replica} {ending.how}, {often}"
+                + ("; its last words:" if ending.last_words.strip() else ""),
+                last_words=ending.last_words[-LAST_WORDS_LIMIT:],
+            )
+
+    def _give_up_at_the_end(self, replica: int, life: _Life, ending: Exit) -> None:
+        """What fails after the last step fails again: nothing is left to train that could make a difference,
+        and training it all once more would not either."""
+        if self._gave_up is None:
+            self._gave_up = GaveUp(
+                replica=replica,
+                reason=f"replica {replica} {ending.how}, after the last step ({life.sample.step})"
                 + ("; its last words:" if ending.last_words.strip() else ""),
                 last_words=ending.last_words[-LAST_WORDS_LIMIT:],
             )
@@ -314,3 +436,10 @@ class AgentCore:
         quiet_s = min(life.sample.quiet_s, now - life.stopped_at)
         still = quiet_s >= self._timing.detect_within_s and not life.failing
         return self._timing.linger_still_s if still else self._timing.linger_s
+
+
+def _in_the_middle(life: _Life, ending: Exit) -> str:
+    where = f"after step {life.sample.step}" if life.sample.step else "before its first step"
+    return (
+        f"{ending.how} in the middle of the job ({where}), without leaving the `with` block of outlast.join"
+    )

@@ -64,6 +64,12 @@ class Timing:
         return self.detect_within_s / 2
 
     @property
+    def stopped_for_good_s(self) -> float:
+        """An agent or a forkserver that is stopped for this long is killed and replaced. It takes replicas
+        with it, or keeps them from being started, so it is neither hurried nor put off with a wide window."""
+        return min(6.0, self.linger_stopped_s)
+
+    @property
     def complaint_holds_s(self) -> float:
         """A complaint is forgotten when it is not repeated within this time."""
         return self.detect_within_s / 2

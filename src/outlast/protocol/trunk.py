@@ -8,8 +8,13 @@ somebody went back behind, or that a writer who was cut off has left.
 A claim by itself only keeps earlier writers out. It is on the trunk from the first checkpoint on that was
 committed under it: until then nothing hangs on what it goes on from, and that may be out of date. Between
 its maker's look for a base and its put, the holder of the claim before may have committed once more, and the
-maker may have died before it looked again. Only who goes back on purpose (`outlast rewind`) makes a claim
-that counts at once.
+maker may have died before it looked again.
+
+Two kinds of claims count at once: that of one who goes back on purpose (`outlast rewind`), and within a run
+the one that the coordinator has on record as the last to begin under (`views.Foundation`), since its maker
+has looked again. So what a writer that was cut off commits late, when somebody has begun after it, is off the
+trunk for its run, though that one may die before it saves anything. Another run knows nothing of that record:
+for it such a checkpoint is on the trunk, as long as nothing is saved that contradicts it.
 
 Claims are made in one order, and so are the views of a run. A claim that a replica makes for a view which is
 over, because it was stopped just before the put, may come after those of the run's later views. It
@@ -46,9 +51,11 @@ def walk_trunk(
     checkpoints: Iterable[Checkpoint],
     base_of: Callable[[int], Base],
     goes_back: Callable[[int], bool] = lambda _: False,
+    founded: int = 0,
 ) -> Iterator[Checkpoint]:
     """The trunk, newest first. `base_of` is asked only as far back as the caller reads, and `goes_back` (was
-    it made on purpose, to go on from there?) only of claims that may be passed over.
+    it made on purpose, to go on from there?) only of claims that may be passed over. `founded` is the claim
+    that the reader's run was last allowed to begin under; 0 if it has not begun yet.
 
     Where the base of a claim is unknown, since the claim is damaged, the claim before it is taken: claims are
     made in one order, and most of them go on from the newest checkpoint.
@@ -62,7 +69,7 @@ def walk_trunk(
     gone_on_from = False
     while claim:
         base: Base = "unknown"
-        if gone_on_from or claim in steps or goes_back(claim):
+        if gone_on_from or claim in steps or claim == founded or goes_back(claim):
             for step in sorted(steps.get(claim, ()), reverse=True):
                 if step <= last_step:
                     yield Checkpoint(claim, step)
@@ -83,6 +90,7 @@ def before_claim(
     checkpoints: Iterable[Checkpoint],
     base_of: Callable[[int], Base],
     goes_back: Callable[[int], bool] = lambda _: False,
+    founded: int = 0,
 ) -> Iterator[Checkpoint]:
     """The trunk as it is for whoever made this claim, without its own checkpoints and later claims'.
 
@@ -94,6 +102,7 @@ def before_claim(
         [checkpoint for checkpoint in checkpoints if checkpoint.claim < number],
         base_of,
         goes_back,
+        founded,
     )
 
 

@@ -104,6 +104,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     renews: bool = False
     """The members of the view before all waited for each other; see `standstill.py`."""
 
+    founded: int = 0
+    """The newest claim that a lineage was allowed to begin under before this view; see `Foundation`."""
+
     void_before: int = 0
     """States that learners were given in earlier views than this are void: no member was known to have one
     then, so what the lineage goes on from may have been found anew."""
@@ -184,6 +187,24 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     lineage: int
     seal: str
     """The hash of the manifest."""
+    named: bool = False
+    """Of a state that was kept until it could be saved: others may have tried before, or saved newer ones."""
+
+
+class Foundation(msgspec.Struct, frozen=True, kw_only=True):
+    """That a lineage is about to begin: recorded before anybody is given its state. Who is out of the view by
+    then gets no answer, and begins nothing."""
+
+    lineage: int
+    view: int
+    """The view in which its maker was to say what the lineage begins with."""
+    claim: int
+    """The number of the claim in the storage, which says what it goes on from. It has been put, and its maker
+    has looked once more whether that is the newest."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.view, self.claim
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +217,8 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     replica: int = -1
     """Who is to go; -1 if it is not known who is at fault, or nobody: then only the view is to end."""
     incarnation: int = 0
+    ends: bool = False
+    """The program is at fault, and the job is to end: starting it again would lead to the same."""
 
     @property
     def life(self) -> tuple[int, int]:
@@ -230,8 +253,17 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """The newest of them; a shard that fails on two replicas is at fault itself."""
     intents: tuple[Intent, ...] = ()
     """The newest checkpoints that members were allowed to commit, in order."""
+    foundation: Foundation | None = None
+    """Under which claim the lineage was last allowed to begin."""
     charges: tuple[Charge, ...] = ()
     """The newest of those that were followed, in order."""
+    left: tuple[str, ...] = ()
+    """Agents that have gone with their replicas, and do not come back."""
+    adopted: dict[int, str] = {}
+    """Replicas that another agent than their own cares for: the chief, if its agent has left before the chief
+    had done what comes after the last step."""
+    closed: bool = False
+    """Whether the chief's program has ended well after the last step: the others may end, too."""
     outcome: Outcome | None = None
 
     @property
@@ -270,3 +302,7 @@ def process_number(boot: int, serial: int) -> int:
 
 def boot_of(process: int) -> int:
     return process >> PROCESS_SERIAL_BITS
+
+
+def serial_of(process: int) -> int:
+    return process & ((1 << PROCESS_SERIAL_BITS) - 1)

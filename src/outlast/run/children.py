@@ -4,16 +4,21 @@ A child that was killed is replaced at once, because any process may die at any 
 itself with an error, before it was ever of use or again and again, has something to say: it is not replaced,
 its message is the launcher's, and so is its exit code. One that had been of use for a while starts afresh: an
 agent or a coordinator that no longer trusts itself ends, so that the next one begins from what is on disk.
+One that somebody has stopped, and does not wake, is killed and replaced. If it is known to have something to
+tell, it is woken first, once, and may tell it: nobody else knows all of it. If it does not stay awake, the
+next one is handed what is known.
 """
 
 import asyncio
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from outlast.errors import StoreFull
 from outlast.kinship import stopped
+from outlast.protocol.stopped import StoppedWatch
 
 RESTARTS = 20
 RESTART_WINDOW_S = 60.0
@@ -22,6 +27,22 @@ USEFUL_AFTER_S = 5.0
 SPACE_AGAIN_S = 1.0
 STOPPED_FOR_S = 5.0
 LOOK_EVERY_S = 1.0
+LAST_LINES_WITHIN_S = 0.5
+LINE_MAX_BYTES = 1 << 20
+
+
+class _UntilExit(asyncio.subprocess.SubprocessStreamProtocol):
+    """Tells of the exit itself. To wait for the process as asyncio has it is to wait for the end of its pipes
+    as well, which whatever it leaves behind may hold open for ever."""
+
+    def __init__(self, exited: "asyncio.Future[None]", loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=LINE_MAX_BYTES, loop=loop)
+        self._exited = exited
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        if not self._exited.done():
+            self._exited.set_result(None)
 
 
 class Child:
@@ -35,12 +56,18 @@ class Child:
         *,
         pass_fds: Sequence[int] = (),
         final: Sequence[int] = (0,),
-        replaceable: bool = False,
+        stopped_for_s: float = STOPPED_FOR_S,
+        last_will: Callable[[int], Sequence[str]] = lambda _pid: (),
+        on_restart: Callable[[], None] = lambda: None,
         on_line: Callable[[str, str], None],
     ) -> None:
-        """`final` are the exit codes with which the role itself is over, however long it was filled; one that
-        is `replaceable` at no cost is replaced even when it is only stopped."""
-        self._replaceable = replaceable
+        """`final` are the exit codes with which the role itself is over, however long it was filled. One that
+        is stopped for `stopped_for_s` is killed; `last_will` says with which arguments beside its own the
+        next one is started then, given the pid of the stopped one. If there are any, it is woken first."""
+        self._stopped_for_s = stopped_for_s
+        self._last_will = last_will
+        self._on_restart = on_restart
+        self._inheritance: Sequence[str] = ()
         self.name = name
         self._final = frozenset(final)
         self._command = [sys.executable, "-m", module, *arguments, "--parent", str(os.getpid())]
@@ -50,6 +77,7 @@ class Child:
         self._deaths: deque[float] = deque(maxlen=RESTARTS)
         self._last_line = ""
         self._stopping: int | None = None
+        self._retired = False
         self._was_useful = False
         self._too_many_deaths = False
         self.restarts = 0
@@ -70,9 +98,11 @@ class Child:
                 continue
             self._was_useful |= loop.time() - began >= USEFUL_AFTER_S
             hopeless = status > 0 and loop.time() - began < USEFUL_AFTER_S
-            if status in self._final or hopeless or self._stopping is not None or self._too_often():
+            over = self._retired or self._stopping is not None
+            if status in self._final or hopeless or over or self._too_often():
                 return status
             self.restarts += 1
+            self._on_restart()
 
     def last_line(self) -> str:
         """The last that it said on standard error, which has been shown already."""
@@ -86,17 +116,26 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
+    def retire(self) -> None:
+        """Whoever fills the role now is the last: there is nothing left to do for another one."""
+        self._retired = True
+
     async def _once(self) -> int:
+        loop = asyncio.get_running_loop()
+        exited: asyncio.Future[None] = loop.create_future()
         # A session of its own keeps Ctrl-C in the terminal a matter of the launcher alone.
-        self._process = await asyncio.create_subprocess_exec(
+        transport, protocol = await loop.subprocess_exec(
+            lambda: _UntilExit(exited, loop),
             *self._command,
+            *self._inheritance,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=self._pass_fds,
             start_new_session=True,
-            limit=1 << 20,
         )
+        self._inheritance = ()
+        self._process = asyncio.subprocess.Process(transport, protocol, loop)
         assert self._process.stdout is not None and self._process.stderr is not None
         if self._stopping is not None:
             # It was asked to end while it was being started.
@@ -105,24 +144,33 @@ class Child:
             asyncio.ensure_future(self._read(self._process.stdout, "stdout")),
             asyncio.ensure_future(self._read(self._process.stderr, "stderr")),
         ]
-        watching = asyncio.ensure_future(self._replace_if_stopped(self._process))
-        status = await self._process.wait()
+        watching = asyncio.ensure_future(self._give_up_if_stopped(self._process))
+        await exited
         watching.cancel()
         # The pipes may be held open by what the child left behind; its own last lines are there already.
-        await asyncio.wait(readers, timeout=0.5)
+        await asyncio.wait(readers, timeout=LAST_LINES_WITHIN_S)
         for reader in readers:
             reader.cancel()
-        return status
+        transport.close()
+        assert self._process.returncode is not None
+        return self._process.returncode
 
-    async def _replace_if_stopped(self, process: asyncio.subprocess.Process) -> None:
+    async def _give_up_if_stopped(self, process: asyncio.subprocess.Process) -> None:
         """Somebody has stopped it (SIGSTOP) and does not wake it: it is as good as dead."""
-        looks = 0
-        while self._replaceable:
+        watch, woken, loop = StoppedWatch(self._stopped_for_s), False, asyncio.get_running_loop()
+        while True:
+            is_stopped = stopped(process.pid)
+            if watch.look(is_stopped, loop.time()):
+                will = self._last_will(process.pid)
+                if woken or not will:
+                    self._inheritance = will
+                    process.kill()
+                    return
+                woken, watch = True, StoppedWatch(patience_s=0.0)
+                process.send_signal(signal.SIGCONT)
+            elif woken and not is_stopped:
+                watch = StoppedWatch(self._stopped_for_s)
             await asyncio.sleep(LOOK_EVERY_S)
-            looks = looks + 1 if stopped(process.pid) else 0
-            if looks * LOOK_EVERY_S >= STOPPED_FOR_S:
-                process.kill()
-                return
 
     async def _read(self, pipe: asyncio.StreamReader, stream: str) -> None:
         while True:

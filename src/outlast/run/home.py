@@ -4,6 +4,7 @@ Runs live under one directory of the user's (`OUTLAST_HOME`, or the usual place 
 while its launcher is; a launcher that was killed leaves its directory behind, which harms nobody.
 """
 
+import contextlib
 import os
 import secrets
 import time
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from outlast.errors import ConfigError, UsageError
 from outlast.wire.rundir import RunDirectory, RunFile
+
+CANDIDATES = 8
+"""So many are named when it is not clear which run is meant."""
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
@@ -42,17 +46,37 @@ def started_at(pid: int) -> int:
 
 
 def find_run(name: str | None, base: Path) -> RunDirectory:
-    """The run of that name or path, or the newest one, alive ones first."""
+    """The run of that path or name, or of a name that begins so; or the newest one, alive ones first."""
     if name is not None:
-        for path in (Path(name), base / "runs" / name):
-            if (path / "run.json").exists():
-                return RunDirectory(path)
-        raise UsageError(f"there is no run {name!r}; the runs are in {base / 'runs'}")
-    runs = sorted((base / "runs").glob("*/run.json"), key=lambda p: p.stat().st_mtime, reverse=True)
+        return _named(name, base)
+    runs = directories(base)
     if not runs:
         raise UsageError("there is no run yet; start one with `outlast run -n 2 train.py`")
-    directories = [RunDirectory(path.parent) for path in runs]
-    return next((directory for directory in directories if _alive(directory)), directories[0])
+    return next((directory for directory in runs if _alive(directory)), runs[0])
+
+
+def directories(base: Path) -> list[RunDirectory]:
+    """All runs, the newest first."""
+    made = []
+    for path in (base / "runs").glob("*/run.json"):
+        # One may be pruned while we look.
+        with contextlib.suppress(FileNotFoundError):
+            made.append((path.stat().st_mtime, path.parent))
+    return [RunDirectory(path) for _, path in sorted(made, reverse=True)]
+
+
+def _named(name: str, base: Path) -> RunDirectory:
+    for path in (Path(name), base / "runs" / name):
+        if (path / "run.json").exists():
+            return RunDirectory(path)
+    found = [run for run in directories(base) if name and run.name.startswith(name)]
+    if not found:
+        raise UsageError(f"there is no run {name!r}; `outlast runs` lists those in {base / 'runs'}")
+    if len(found) > 1:
+        names = ", ".join(run.name for run in found[:CANDIDATES])
+        more = f" and {len(found) - CANDIDATES} more" if len(found) > CANDIDATES else ""
+        raise UsageError(f"{name!r} may be any of {names}{more}; give more of its name")
+    return found[0]
 
 
 def _alive(directory: RunDirectory) -> bool:

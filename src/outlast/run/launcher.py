@@ -11,15 +11,16 @@ import errno
 import os
 import signal
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from outlast.errors import (
     AddressInUse,
     ConfigError,
     JobFailed,
     OutlastError,
-    ScriptFailed,
     StoreDamaged,
     StoreError,
     StoreFull,
@@ -27,11 +28,20 @@ from outlast.errors import (
 )
 from outlast.kinship import bury, nursery_name
 from outlast.protocol.messages import Ended, Status, ViewNews
-from outlast.protocol.views import JobSpec, Outcome
+from outlast.protocol.timing import Timing
+from outlast.protocol.views import JobSpec, Outcome, View
+from outlast.run import ended
 from outlast.run.children import Child
-from outlast.run.display import Display, counted, waiting
+from outlast.run.display import Display
+from outlast.run.farewell import farewell
 from outlast.run.home import fresh_name, started_at
 from outlast.run.observer import watch
+from outlast.run.remains import remains
+from outlast.run.repeats import Repeats
+from outlast.run.story import Story
+from outlast.run.untold import untold_exits
+from outlast.run.view_log import ViewLog
+from outlast.run.words import counted
 from outlast.wire.address import format_address, listen
 from outlast.wire.rundir import RunDirectory, RunFile
 
@@ -40,6 +50,8 @@ INTERRUPTED = 130
 TERMINATED = 143
 HEAR_WITHIN_S = 10.0
 """How long the news that the agents have may take to reach us, if the coordinator must start again first."""
+HOLD_S = 0.5
+"""How long the lines of a traceback are held back for the rest of it to come."""
 END_WITHIN_S = 5.0
 """How long the coordinator and what is left of the agents have to end before they are killed."""
 
@@ -81,15 +93,20 @@ class Launcher:
         self._interrupts = 0
         self._exit_code: int | None = None
         self._children: list[Child] = []
+        self._name = options.name or fresh_name(options.argv[1 if options.argv[0] == "-m" else 0])
+        self._began = time.monotonic()
+        self._story = Story(self._name, replicas=options.replicas, preload=options.preload)
+        self._repeats = Repeats(display.line)
+        self._releasing: asyncio.TimerHandle | None = None
+        self._views: ViewLog | None = None
         self._newest_view = 0
-        self._waiting = ""
         self._ended = asyncio.Event()
 
     async def run(self) -> int:
         """Run the job to its end; the exit code says how it ended."""
         options = self._options
         spec = JobSpec(
-            name=options.name or fresh_name(options.argv[1 if options.argv[0] == "-m" else 0]),
+            name=self._name,
             replicas=options.replicas,
             shards=options.shards or options.replicas,
             min_replicas=options.min_replicas,
@@ -98,7 +115,8 @@ class Launcher:
         spec.validate()
         with listen(options.address) as sock:
             directory = self._prepare(spec, sock)
-            return await self._supervise(directory, sock)
+            with directory.held():
+                return await self._supervise(directory, sock)
 
     def _prepare(self, spec: JobSpec, sock: socket.socket) -> RunDirectory:
         options = self._options
@@ -138,18 +156,22 @@ class Launcher:
         coordinator = Child(
             "coordinator",
             "outlast.coordinator",
-            ["--run", str(directory.path), "--listen-fd", str(fd)],
+            ["--run", str(directory.path), "--run-id", directory.identity, "--listen-fd", str(fd)],
             pass_fds=[fd],
             final=_COORDINATOR_ENDS,
-            replaceable=True,
-            on_line=self._display.line,
+            on_restart=lambda: self._story.part_restarted("coordinator", time.monotonic()),
+            on_line=self._line,
         )
         agents = [self._agent(directory, index) for index in range(self._options.agents)]
         self._children = [coordinator, *agents]
-        replicas = counted(self._options.replicas, "replica")
-        self._display.say(f"{directory.name}: {replicas}, logs in {directory.path}")
+        # Before the first word: whoever reads it may answer with a signal.
         loop.add_signal_handler(signal.SIGINT, self._interrupt, INTERRUPTED)
         loop.add_signal_handler(signal.SIGTERM, self._interrupt, TERMINATED)
+        self._views = ViewLog(directory.views_log)
+        self._display.open()
+        replicas = counted(self._options.replicas, "replica")
+        self._display.say(f"{directory.name}: {replicas}, logs in {directory.path}")
+        self._display.show(self._story.scene)
         deciding: asyncio.Future[int] = asyncio.ensure_future(coordinator.run())
         working: list[asyncio.Future[int]] = [asyncio.ensure_future(agent.run()) for agent in agents]
         observing = asyncio.ensure_future(self._observe(directory))
@@ -172,47 +194,78 @@ class Launcher:
             self._stop_at_once()
             for agent in agents:
                 bury(nursery_name(str(directory.path), agent.name))
-            loop.remove_signal_handler(signal.SIGINT)
-            loop.remove_signal_handler(signal.SIGTERM)
-        return self._conclude(coordinator, agents, statuses)
+            self._views.close()
+            self._repeats.flush()
+        return self._conclude(directory, coordinator, agents, statuses)
 
     def _agent(self, directory: RunDirectory, index: int) -> Child:
         mine = range(index, self._options.replicas + self._options.shadows, self._options.agents)
-        arguments = ["--run", str(directory.path), "--name", f"agent-{index}"]
+        arguments = ["--run", str(directory.path), "--run-id", directory.identity]
+        arguments += ["--name", f"agent-{index}"]
         arguments += ["--replicas", ",".join(map(str, mine)), "--grace", str(self._options.grace_s)]
+        name = f"agent-{index}"
         return Child(
-            f"agent-{index}", "outlast.agent", arguments, final=_AGENT_ENDS, on_line=self._display.line
+            name,
+            "outlast.agent",
+            arguments,
+            final=_AGENT_ENDS,
+            stopped_for_s=Timing(detect_within_s=self._options.detect_within_s).stopped_for_good_s,
+            last_will=lambda pid: untold_exits(directory.agent(name), pid),
+            on_line=self._line,
         )
 
     async def _observe(self, directory: RunDirectory) -> None:
         async for message in watch(directory, "launcher", ASK_EVERY_S):
             match message:
-                case ViewNews() if message.view.number > self._newest_view:
-                    self._newest_view = message.view.number
-                    self._display.view(message.view)
+                case ViewNews():
+                    self._hear_view(message.view)
                 case Status():
-                    self._display.status(message)
-                    self._say_waiting(waiting(message))
+                    # The news of it may have been lost with a coordinator.
+                    self._hear_view(message.view)
+                    self._say(self._story.heard_status(message, time.monotonic()))
+                    if message.outcome is None:
+                        self._display.show(self._story.scene)
                     # A coordinator that was started after the end does not announce it again.
                     self._hear_outcome(message.outcome)
                 case Ended():
                     self._hear_outcome(message.outcome)
 
-    def _say_waiting(self, words: str) -> None:
-        """Once, and not again before it was over or has changed."""
-        if words and words != self._waiting:
-            self._display.say(words)
-        self._waiting = words
+    def _hear_view(self, view: View) -> None:
+        if view.number > self._newest_view:
+            self._newest_view = view.number
+            if self._views is not None:
+                self._views.write(view)
+            self._say(self._story.heard_view(view, time.monotonic()))
+
+    def _say(self, sentences: list[str]) -> None:
+        for sentence in sentences:
+            self._display.say(sentence)
+
+    def _line(self, stream: str, text: str) -> None:
+        """What a child has said or passed on."""
+        self._repeats.line(stream, text)
+        if self._repeats.holding and self._releasing is None:
+            self._releasing = asyncio.get_running_loop().call_later(HOLD_S, self._release)
+
+    def _release(self) -> None:
+        self._releasing = None
+        self._repeats.flush()
 
     def _hear_outcome(self, outcome: Outcome | None) -> None:
         if outcome is not None:
             self._outcome = outcome
+            self._story.close()
             self._ended.set()
+            for agent in self._children[1:]:
+                agent.retire()
 
     def _interrupt(self, exit_code: int) -> None:
         """The first time: have everybody leave in order. The second time: at once."""
         self._interrupts += 1
-        self._exit_code = exit_code
+        if self._outcome is None:
+            # Work that is done stays done, whoever is impatient.
+            self._exit_code = exit_code
+        self._story.close()
         if self._interrupts == 1:
             self._display.say("stopping; once more to stop at once")
             patience_s = self._options.grace_s + END_WITHIN_S
@@ -236,23 +289,74 @@ class Launcher:
             agent.signal(signal.SIGTERM)
         await asyncio.wait(working, timeout=self._options.grace_s)
 
-    def _conclude(self, coordinator: Child, agents: list[Child], statuses: list[int]) -> int:
-        if self._outcome is not None and self._exit_code is None:
-            if self._outcome.finished:
-                self._display.say("finished")
-                return 0
-            raise ScriptFailed(self._outcome.reason, self._outcome.last_words)
-        if self._exit_code in (INTERRUPTED, TERMINATED):
-            self._display.say("stopped")
-            return self._exit_code
+    def _conclude(
+        self, directory: RunDirectory, coordinator: Child, agents: list[Child], statuses: list[int]
+    ) -> int:
+        outcome, code = self._outcome, self._exit_code
+        if outcome is not None and code is None:
+            if outcome.finished:
+                return self._end(directory, "finished", 0)
+            self._show_last_words(outcome.last_words)
+            return self._end(directory, "failed", JobFailed.exit_code, outcome.reason, outcome.replica)
+        if code in (INTERRUPTED, TERMINATED):
+            return self._end(directory, "stopped", code)
+        error = self._what_is_wrong(coordinator, agents, statuses)
+        return self._end(directory, "failed", error.exit_code, str(error))
+
+    def _what_is_wrong(self, coordinator: Child, agents: list[Child], statuses: list[int]) -> OutlastError:
         if self._exit_code is not None:
-            raise _Reported(self._exit_code, f"the coordinator cannot go on: {coordinator.last_line()}")
+            return _Reported(self._exit_code, f"the coordinator cannot go on: {coordinator.last_line()}")
         for agent, status in zip(agents, statuses, strict=True):
             if status not in (0, _AGENT_LEFT):
                 # One that was killed too often has a signal for a status, which is no exit code.
                 code = status if status > 0 else JobFailed.exit_code
-                raise _Reported(code, f"{agent.name} cannot go on: {agent.last_line()}")
-        raise JobFailed("all agents have left before the work was done")
+                return _Reported(code, f"{agent.name} cannot go on: {agent.last_line()}")
+        return JobFailed("all agents have left before the work was done")
+
+    def _show_last_words(self, words: str) -> None:
+        """Unless they can be seen a few lines above."""
+        if words.strip() and not self._repeats.in_sight(words):
+            for line in words.splitlines():
+                self._display.line("stderr", f"    {line}")
+
+    def _end(
+        self,
+        directory: RunDirectory,
+        state: Literal["finished", "failed", "stopped"],
+        exit_code: int,
+        reason: str = "",
+        replica: int = -1,
+    ) -> int:
+        """Write down how it ended, and say so."""
+        left = remains(directory)
+        story = self._story
+        faults = tuple(
+            ended.FaultNote(
+                what=fault.why,
+                step=fault.step,
+                replica=fault.replica,
+                lasted_s=fault.back_at - fault.at if fault.back_at is not None else None,
+            )
+            for fault in story.faults
+        )
+        ending = ended.Ending(
+            state=state,
+            exit_code=exit_code,
+            reason=reason,
+            replica=replica if replica >= 0 else None,
+            ended_at=time.time(),
+            took_s=time.monotonic() - self._began,
+            step=left.step,
+            total=left.total,
+            resumed_from=story.resumed_from,
+            faults=faults,
+            faults_cost_s=story.lost_s,
+            saved_step=left.saved_step,
+            saved_to=left.place,
+        )
+        ended.write(directory, ending)
+        self._say(farewell(directory.name, ending))
+        return exit_code
 
 
 class _Reported(OutlastError):

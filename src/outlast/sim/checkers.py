@@ -7,6 +7,7 @@
   that view, and its view never goes back.
 - *No groundless eviction*: a replica that nothing has happened to is never evicted on suspicion.
 - *State is kept*: suspicion never removes the last holder of the training state.
+- *All work is done*: no job is called finished before its chief has come to the end of its script.
 - *Liveness* is checked at the end, by the simulation: when faults stop, everybody is back within a bound.
 """
 
@@ -38,11 +39,18 @@ class Checkers:
         self._sim = sim
         self._committed: dict[int, View] = {0: View()}
         self._newest_adopted: dict[tuple[int, int], int] = {}
+        self.founded: set[int] = set()
+        """The claims under which a lineage was ever allowed to begin."""
         self.views = 0
+        self._work_is_done = False
 
     def view(self, number: int) -> View:
         """The one that was committed under this number."""
         return self._committed[number]
+
+    def work_is_done(self) -> None:
+        """The chief has done all that there was to do after the last step."""
+        self._work_is_done = True
 
     def committed(self, leader: str, before: Membership | None, after: Membership) -> None:
         held = self._sim.store.leadership
@@ -50,6 +58,13 @@ class Checkers:
             held is not None and held.holder == leader,
             f"{leader} writes, but the leader is {held.holder if held else 'nobody'}",
         )
+        outcome = after.outcome
+        self._require(
+            outcome is None or not outcome.finished or self._work_is_done,
+            f"the job is called finished, and nobody has done all its work: {outcome and outcome.reason}",
+        )
+        if after.foundation is not None:
+            self.founded.add(after.foundation.claim)
         old = before.view if before is not None else View()
         view = after.view
         if view == old:

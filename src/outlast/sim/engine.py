@@ -8,9 +8,10 @@ Three rules of the real engine are modelled here:
 
 - *The view that an action belongs to is that of the last `Adopt` performed*, not the one that the core has
   reached meanwhile: in one event a core may complete a step and switch.
-- *A connection that broke is broken for the rest of the view*, even if there is a new one: what was lost on
-  it is never sent again, so this view cannot go on, and whoever noticed says so until there is another view.
-  Who sends without a connection has noticed, too; so nothing of a view is ever lost unnoticed.
+- *A connection that broke is broken for the rest of the era*, even if there is a new one (see
+  `protocol/lines.py`): what was lost on it is never sent again, nothing that crosses the gap counts in either
+  direction, and whoever noticed says so until a view interrupts. Who sends without a connection has noticed,
+  too; so nothing of a view is ever lost unnoticed.
 - *Feeds and snapshots are outside of views*, but bound to the life that they are for. One that misses a piece
   of them does not wait for ever: it comes back as a new life.
 """
@@ -30,6 +31,7 @@ from outlast.protocol.steps import StepCore
 from outlast.protocol.views import Member, View
 from outlast.sim.checkers import require
 from outlast.sim.doubts import Doubts, Values
+from outlast.sim.keepers import Keeper
 from outlast.sim.saver import Saver
 from outlast.sim.trainer import Trainer
 
@@ -56,6 +58,10 @@ class Piece:
     claim: int
     """Part of the state: under which claim it is saved."""
     bent: bool
+    warp: int
+    chief: int
+    final: bool
+    """Whether members have compared it, as what the run ends with."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -92,7 +98,14 @@ class Founding:
     """Whoever finds out what the lineage begins with is still at it."""
 
 
-Free = Piece | Share | FedFrom | LearnerLoaded | Founding
+@dataclass(frozen=True)
+class Gap:
+    """What is said in this era does not count any more."""
+
+    era: int
+
+
+Free = Piece | Share | FedFrom | LearnerLoaded | Founding | Gap
 
 
 class Engine:
@@ -103,11 +116,17 @@ class Engine:
         self.participant = participant
         self.view = View()
         self.records: dict[int, int] = {}
-        self.broken: set[int] = set()
+        self.broken: set[tuple[int, int]] = set()
+        """Lives that the connection with broke in this era."""
+        self._gaps_said: set[tuple[int, int, int]] = set()
+        self._gaps_ahead: dict[tuple[int, int], int] = {}
+        """Lives that are ahead, and the era in which there is a gap."""
         self.trainer = Trainer(self)
         self.saver: Saver = node.sim.cast.saver(self)
+        self.keeper: Keeper = node.sim.cast.keeper(self)
         self.over = False
-        self._early: list[member.Frame] = []
+        self._early: list[tuple[int, member.Frame]] = []
+        """What came before the first view did, and for which life."""
         self.doubts: Doubts = node.sim.cast.doubts(self)
         # By view, step and trial.
         self._sums: dict[tuple[int, int, int], dict[int, int]] = {}
@@ -119,7 +138,7 @@ class Engine:
         self._pieces: dict[tuple[int, int], Piece] = {}
         self._todo: deque[Action] = deque()
         self._busy = False
-        self._told_lost: frozenset[int] = frozenset()
+        self._told_lost: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
         self._moved_at = node.sim.world.now
         self._stands_at: tuple[object, ...] = ()
 
@@ -142,15 +161,30 @@ class Engine:
         if self._busy:
             return
         self._busy = True
-        while self._todo and self.node.up and not self.over:
-            self._do(self._todo.popleft())
-            if not self._todo and (lost := frozenset(self.broken)) != self._told_lost:
+        while self.node.up and not self.over:
+            if self._todo:
+                self._do(self._todo.popleft())
+            elif (lost := self.cut_off()) != self._told_lost:
                 self._told_lost = lost
-                self._todo.extend(self.participant.peers_lost(lost, self.node.sim.world.now))
+                self._todo.extend(self.participant.peers_lost(lost[0], self.node.sim.world.now, lost[1]))
+            else:
+                break
         self._busy = False
         if self.node.up and not self.over:
             self._forget()
             self.trainer.poke()
+
+    def cut_off(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Members that this life cannot reach, or could not in this era; and those of them that are back."""
+        unreachable = self.node.sim.unreachable(self.node)
+        members = {m.replica: m.incarnation for m in self.view.members}
+        torn = frozenset(replica for replica, life in self.broken if members.get(replica) == life)
+        back = frozenset(r for r in torn - unreachable if self._is_up(r, members[r]))
+        return torn | unreachable, back
+
+    def _is_up(self, replica: int, incarnation: int) -> bool:
+        peer = self.node.sim.replica_node(replica)
+        return peer is not None and peer.up and peer.core.incarnation == incarnation
 
     def _do(self, action: Action) -> None:
         sim = self.node.sim
@@ -164,6 +198,8 @@ class Engine:
                 self._say(action)
             case words.Found():
                 self.saver.found()
+            case member.MayBegin():
+                self.saver.may_begin(action.foundation)
             case saving.SaySave():
                 for replica in action.to:
                     # Who is out of the view by now needs no word.
@@ -191,6 +227,7 @@ class Engine:
             case words.Digest():
                 self.trainer.copy_at(action.step)
             case words.Verified():
+                self.keeper.verified(action.step)
                 if action.kept:
                     sim.truth.verified(self, action.step)
             case words.Differ():
@@ -198,6 +235,7 @@ class Engine:
             case words.GoBack():
                 sim.truth.goes_back(self, action.fork, action.step)
                 sim.history.goes_back(self, action.step)
+                self.keeper.go_back(action.fork.step)
                 self.records.clear()
                 self._offers.clear()
                 self._pieces = {k: p for k, p in self._pieces.items() if p.view == self.view.number}
@@ -205,8 +243,6 @@ class Engine:
                 self._look_at_pieces()
             case words.EndReached():
                 self.trainer.ended = action.step
-                # From here on the others wait for this one to leave its loop.
-                self.node.enter(Phase.COMPUTING, by_itself=False)
             case words.Accused():
                 sim.truth.accuses(self, action.member, action.step)
             case words.Dropped():
@@ -228,7 +264,7 @@ class Engine:
                 if sim.on_hand_over is not None:
                     sim.on_hand_over(action.servers)
             case words.AllDone():
-                self.node.finish()
+                self.trainer.ending.all_done()
             case words.LeftAlone():
                 sim.history.left_alone(self, action.others)
             case words.Lost():
@@ -237,19 +273,25 @@ class Engine:
                 self.node.perform(action)
 
     def _adopt(self, view: View, *, in_band: bool) -> None:
+        if view.planned_since != self.view.planned_since:
+            # The cores have forgotten what they were told.
+            self._told_lost = (frozenset(), frozenset())
+            self._gaps_said.clear()
+            self.broken = {life for life, era in self._gaps_ahead.items() if era == view.planned_since}
         self.view = view
         self.node.sim.checkers.adopted(self.node, view)
         way = "switches to" if in_band else "adopts"
         self.node.sim.world.note(self.node.name, f"{way} view {view.number}, holding {self.core.newest}")
-        self.broken.clear()
         self._sums = {key: sums for key, sums in self._sums.items() if key[0] >= view.number}
         self._surveys.clear()
         self._given.clear()
         self.doubts.adopt()
         self.trainer.view_changed()
         early, self._early = self._early, []
-        for frame in early:
-            self.receive(frame)
+        for incarnation, frame in early:
+            # One that was meant for a life of the process before has not come over this one's connections.
+            if incarnation == self.me.incarnation:
+                self.receive(incarnation, frame)
 
     def _is_witness(self, trial: int) -> bool:
         if trial != words.Trial.HEARING or not self.doubts.asked():
@@ -282,6 +324,9 @@ class Engine:
         self, to: Member | None, body: words.Body | saving.SaveBody | Free, payload: object = 0
     ) -> None:
         assert to is not None
+        if (to.replica, to.incarnation) in self.broken:
+            self._say_gap(to.replica, to.incarnation)
+            return
         peer = self.node.sim.replica_node(to.replica)
         me, moves = self.me, isinstance(body, words.Holding) and not body.running
         frame = member.Frame(me.replica, me.incarnation, self.view.number, body, payload, moves)
@@ -294,18 +339,41 @@ class Engine:
         if not sent:
             self.lost_connection(to.replica)
 
-    def lost_connection(self, replica: int) -> None:
-        if self.view.member(replica) is not None:
-            self.broken.add(replica)
+    def _say_gap(self, replica: int, incarnation: int) -> None:
+        """The other end may not know; said once on every connection."""
+        peer, me, sim = self.node.sim.replica_node(replica), self.me, self.node.sim
+        said = (replica, incarnation, sim.mesh.heard_breaks(self.node, peer) if peer is not None else 0)
+        frame = member.Frame(me.replica, me.incarnation, self.view.number, Gap(self.view.planned_since))
+        if said not in self._gaps_said and sim.mesh.send(
+            self.node, peer, peer.receive_frame if peer is not None else None, incarnation, frame
+        ):
+            self._gaps_said.add(said)
 
-    def receive(self, frame: member.Frame) -> None:
-        if self.over:
-            return
+    def _hear_gap(self, frame: member.Frame, era: int) -> None:
+        life = (frame.sender, frame.incarnation)
+        if era > self.view.planned_since:
+            self._gaps_ahead[life] = era
+        elif era == self.view.planned_since:
+            self.broken.add(life)
+            self.perform([])
+
+    def lost_connection(self, replica: int) -> None:
+        peer = self.view.member(replica) or self.view.learner(replica)
+        if peer is not None:
+            self.broken.add((peer.replica, peer.incarnation))
+
+    def receive(self, incarnation: int, frame: member.Frame) -> None:
+        """Something from a peer, for this life."""
+        crosses = (frame.sender, frame.incarnation) in self.broken and frame.view <= self.view.number
         now = self.node.sim.world.now
         body = frame.body
+        if isinstance(body, Gap) and not self.over:
+            self._hear_gap(frame, body.era)
+        if self.over or crosses or isinstance(body, Gap):
+            return
         if isinstance(body, Free) and not self.view.number:
             # It is for a life that peers have heard of before this process did.
-            self._early.append(frame)
+            self._early.append((incarnation, frame))
             return
         match body:
             case Piece():
@@ -392,6 +460,7 @@ class Engine:
         if by_attempt:
             self.node.sim.vault.completed_in[record] = self.view.number
             self.node.sim.truth.notes(self, step, record, verdict)
+            self.node.sim.names.made(self, step, record)
         self.node.sim.history.completed(self, step, record, by_attempt=by_attempt)
         self.saver.completed(step, record)
 
@@ -430,14 +499,13 @@ class Engine:
             self._offers[share.step] = (share.view, share.record)
             self.perform(self.participant.offered(share.step, now, share.view, verdict))
 
-    def serve(self, to: Member, view: int, step: int, servers: tuple[int, ...], digest: int) -> None:
+    def serve(self, to: Member, view: int, step: int, servers: tuple[int, ...]) -> None:
         """Send the own share of the state after this step, which the training thread has copied."""
         index = servers.index(self.node.replica)
+        digest, bent, warp = self.trainer.gives(step)
         for number in range(PIECES):
-            piece = Piece(
-                view, step, index, len(servers), number, digest, self.saver.claim, self.trainer.bent
-            )
-            self._send(to, piece)
+            about = (digest, self.saver.claim, bent, warp, self.trainer.chief, self.trainer.ending.begun)
+            self._send(to, Piece(view, step, index, len(servers), number, *about))
 
     def _receive_piece(self, piece: Piece) -> None:
         # One that reconciles may turn out to have no state when all have spoken.
@@ -464,7 +532,11 @@ class Engine:
         if len(self._pieces) == piece.servers * PIECES:
             self.saver.claim = piece.claim
             digest = self.node.sim.truth.mixes(states) if len(states) > 1 else piece.digest
-            self.trainer.receive_state(piece.step, digest, piece.view, bent=bent)
+            warp = max(one.warp for one in self._pieces.values())
+            self.trainer.receive_state(
+                piece.step, digest, piece.view, bent=bent, warp=warp, chief=piece.chief
+            )
+            self.trainer.final_step = piece.step if all(one.final for one in self._pieces.values()) else -1
 
     def begin(self, step: int, digest: int) -> None:
         """The lineage begins with the state after this step, unless somebody else has begun it meanwhile."""
@@ -473,14 +545,19 @@ class Engine:
             self.trainer.found(step, digest)
             self.perform(self.participant.founded(step, self.node.sim.world.now))
 
-    def loaded(self, step: int, view: int) -> None:
+    def takes(self, step: int, view: int) -> list[Action]:
+        """The state after this step has come, pinned in that view: what follows from that. It is loaded only
+        if it is not void."""
+        return self.participant.loaded(step, self.node.sim.world.now, view)
+
+    def loaded(self, step: int, actions: list[Action]) -> None:
         """The training thread has loaded the state after this step."""
         self._pieces.clear()
         self._offers = {later: offer for later, offer in self._offers.items() if later > step}
         for peer in self.view.members:
             if peer.replica != self.node.replica:
                 self._send(peer, LearnerLoaded(Member(self.me.replica, self.me.incarnation)))
-        self.perform(self.participant.loaded(step, self.node.sim.world.now, view))
+        self.perform(actions)
 
     def watch(self) -> None:
         """A learner that lacks something which is not coming gives up."""
@@ -493,6 +570,8 @@ class Engine:
             if gone and not self.node.sim.mesh.under_way(peer.replica, self.node):
                 self.lost_connection(peer.replica)
         self.perform([])
+        for replica, incarnation in sorted(self.broken):
+            self._say_gap(replica, incarnation)
         if self.core.mode is words.Mode.FOUNDING:
             for replica in self.core.others:
                 self._send(self.view.member(replica), Founding())

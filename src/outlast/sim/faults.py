@@ -53,6 +53,10 @@ class Faults:
         # Drawn apart, so that runs without it are what they were before there was such a thing.
         self._apart = random.Random(f"claims-{sim.world.seed}")
         self._swallows = random.Random(f"words-{sim.world.seed}")
+        self._tears = random.Random(f"tears-{sim.world.seed}")
+        self._warps = random.Random(f"buffers-{sim.world.seed}")
+        self._exits = random.Random(f"exits-{sim.world.seed}")
+        self._late = random.Random(f"late-{sim.world.seed}")
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -63,8 +67,21 @@ class Faults:
             at += chance.expovariate(1 / mean_gap)
         if not self._sim.calm and self._apart.random() < 0.3:
             self._sim.world.after(self._apart.uniform(0.0, until_s), None, self._lie_in_wait_for_a_claim)
+        if not self._sim.calm and self._tears.random() < 0.4:
+            for _ in range(self._tears.choice([1, 3, 10])):
+                self._sim.world.after(self._tears.uniform(0.0, until_s), None, self._tear)
+        if not self._sim.calm and self._late.random() < 0.1:
+            self._sim.world.after(
+                self._late.uniform(0.0, until_s / 2), None, self._lie_in_wait_for_what_is_late
+            )
         if not self._sim.calm and self._swallows.random() < 0.1:
             self._sim.world.after(self._swallows.uniform(0.0, until_s), None, self._swallow_a_word)
+        if not self._sim.calm and self._sim.compare_every and self._warps.random() < 0.3:
+            for _ in range(self._warps.randint(1, 4)):
+                self._sim.world.after(self._warps.uniform(0.0, until_s), None, self._flip_a_buffer)
+        if not self._sim.calm and self._exits.random() < 0.15:
+            for _ in range(self._exits.randint(1, 3)):
+                self._sim.world.after(self._exits.uniform(0.0, until_s), None, self._exit_early)
 
     def end(self) -> None:
         """Everything heals; what is dead comes back."""
@@ -74,7 +91,7 @@ class Faults:
         sim.store.slow_until = 0.0
         for replica in sim.replicas():
             replica.wrong_until = min(replica.wrong_until, sim.world.now)
-        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = sim.on_word = None
+        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = sim.on_word = sim.on_beginning = None
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
         self.step_in()
@@ -89,14 +106,15 @@ class Faults:
     def step_in(self) -> None:
         """A hang that no member waits for has no witness; there a person has to step in. In a paused view
         nobody waits, nor for a learner, and who has no training state yet is not asked: the others might be
-        the last to have it.
+        the last to have it. And what a script does after its last step may take as long as it likes.
         """
         document = self._sim.store.document
         members = document.view.members if document is not None and not document.view.paused else ()
         trains = {n.replica for n in self._sim.replicas() if n.engine.trains and not n.hanging}
         waits = any(m.replica in trains for m in members)
         for node in self._sim.replicas():
-            if node.hanging and (node.starting or not waits or not node.core.is_member):
+            rests = node.engine.trainer.ending.begun
+            if node.hanging and (node.starting or rests or not waits or not node.core.is_member):
                 node.kill("was killed by its owner")
 
     def _some_replica(self) -> ReplicaNode | None:
@@ -116,6 +134,13 @@ class Faults:
             return
         if self._sim.truth.flip(node.engine):
             self._touch(node, 1e9, "has a bit flipped in its state")
+
+    def _flip_a_buffer(self) -> None:
+        """In the buffers of one that trains with others, which the next record sets anew."""
+        nodes = [node for node in self._sim.replicas() if node.up and node.engine.trains]
+        several = [node for node in nodes if len(node.engine.view.members) > 1]
+        if several and self._sim.truth.warp((node := self._warps.choice(several)).engine):
+            self._touch(node, 1e9, "has a bit flipped in its buffers")
 
     def _cut_power(self) -> None:
         """All replicas die at once, and the training state with them: what is left is in the vault."""
@@ -189,6 +214,17 @@ class Faults:
         if self._apart.random() < 0.3:
             self._sim.on_claim = None
 
+    def _lie_in_wait_for_what_is_late(self) -> None:
+        """The power goes while a manifest is on its way, and again when somebody has begun without it."""
+        self._sim.vault.detained_s = self._late.uniform(1.0, 4.0)
+        self._sim.on_manifest_sent = self._ambush_all
+        self._sim.on_beginning = self._ambush_who_begins
+
+    def _ambush_who_begins(self) -> None:
+        if self._sim.on_manifest_sent is None:
+            self._sim.on_beginning = None
+            self._sim.world.after(self._late.uniform(0.0, 3.0), None, self._cut_power)
+
     def _swallow_a_word(self) -> None:
         """What should not happen: one of the next words between members is lost, and nobody sees it."""
         spared = self._swallows.randrange(40)
@@ -209,6 +245,14 @@ class Faults:
             return True
 
         self._sim.on_word = swallow
+
+    def _exit_early(self) -> None:
+        """The script of one replica, or of all, ends itself with status 0 before the work is done."""
+        able = [n for n in self._sim.replicas() if n.up and n.begun and not n.hanging and not n.paused]
+        ends = able if self._exits.random() < 0.3 else self._exits.sample(able, min(1, len(able)))
+        for node in ends:
+            self._touch(node, 0.0, "exits with status 0 in the middle of its work")
+            node.exit_early()
 
     def _strike(self, node: ReplicaNode) -> None:
         if node.up:
@@ -280,6 +324,15 @@ class Faults:
         self._touch_wires(one, seconds, f"is cut off from {other.name} for {seconds:.2f} s")
         self._touch_wires(other, seconds, f"is cut off from {one.name}")
         self._cut(one.name, other.name, seconds, both_ways=both)
+
+    def _tear(self) -> None:
+        """A connection between two that live breaks, and is made anew: nobody has to go for that."""
+        alive = [node for node in self._sim.replicas() if node.up]
+        if len(alive) >= 2:
+            one, other = self._tears.sample(alive, 2)
+            self._sim.world.note(one.name, f"loses its connection with {other.name}, and makes another")
+            self._sim.tears.append((self._sim.world.now, frozenset((one.replica, other.replica))))
+            self._sim.mesh.tear(one, other)
 
     def _cut_replica_off(self) -> None:
         node = self._some_replica()

@@ -1,9 +1,11 @@
 """The connections between replicas: in order while they hold, and what is under way when one breaks is lost.
 
-Every two processes that run have one, as far as the network lets them. It breaks when one of them dies, or
-when the network tears it (`sever`); what was sent last is then lost, and nobody sends it again. A new one
-takes its place as soon as that is possible, and both ends hear of the break. A network that is only slow, or
-stuck for a while (`Network.cut` alone), breaks nothing: frames come late, and in order.
+Every two processes that run have one, as far as the network lets them. It breaks when one of them dies, when
+the network cuts it (`sever`), or by itself (`tear`); what was sent last is then lost, and nobody sends it
+again. A new one takes its place as soon as that is possible. Both ends hear of the break, each in its own
+time: until then it sends into the void, and afterwards, not before, it hears what comes on the new one. A
+network that is only slow, or stuck for a while (`Network.cut` alone), breaks nothing: frames come late, and
+in order.
 """
 
 from __future__ import annotations
@@ -31,16 +33,22 @@ class Mesh:
         self._serials: dict[frozenset[Pair], int] = {}
         """How often the connection between two processes has broken."""
         self._salvaged_until: dict[frozenset[Pair], float] = {}
+        self._seen: dict[tuple[Pair, Pair], int] = {}
+        """How many of these breaks one end (the first of the two) has heard of."""
         self._arrival: dict[tuple[Pair, Pair], float] = {}
         self._stuck: dict[tuple[str, str], list[tuple[ReplicaNode, ReplicaNode, int, Any, Any]]] = {}
 
+    def heard_breaks(self, end: ReplicaNode, other: ReplicaNode) -> int:
+        """How often this end has heard that its connection with the other broke."""
+        return self._seen.get((_process(end), _process(other)), 0)
+
     def send(
-        self, sender: ReplicaNode, to: ReplicaNode | None, action: Callable[..., None], *args: Any
+        self, sender: ReplicaNode, to: ReplicaNode | None, action: Callable[..., None] | None, *args: Any
     ) -> bool:
         """Says whether there was a connection to send it on."""
         if to is None or not to.up or frozenset((sender.name, to.name)) in self._severed:
             return False
-        serial = self._serials.get(_ends(sender, to), 0)
+        serial = self.heard_breaks(sender, to)
         if not self._network.reaches(sender.name, to.name):
             self._stuck.setdefault((sender.name, to.name), []).append((sender, to, serial, action, args))
         else:
@@ -51,12 +59,15 @@ class Mesh:
         line = (_process(sender), _process(to))
         at = max(self._world.now + self._network.delay(), self._arrival.get(line, 0.0))
         self._arrival[line] = at
-        self._world.after(at - self._world.now, to, self._arrive, _ends(sender, to), serial, action, args)
+        self._world.after(at - self._world.now, to, self._arrive, sender, to, serial, action, args)
 
-    def _arrive(self, ends: frozenset[Pair], serial: int, action: Any, args: Any) -> None:
+    def _arrive(self, sender: ReplicaNode, to: ReplicaNode, serial: int, action: Any, args: Any) -> None:
+        ends, heard = _ends(sender, to), self.heard_breaks(to, sender)
         broken = serial != self._serials.get(ends, 0)
-        if broken and self._world.now > self._salvaged_until[ends]:
+        if serial < heard or (broken and self._world.now > self._salvaged_until[ends]):
             return
+        if serial > heard:
+            self._see(to, sender)
         action(*args)
 
     def heal(self, one: str, other: str) -> None:
@@ -68,6 +79,10 @@ class Mesh:
 
     def sever(self, one: ReplicaNode, other: ReplicaNode) -> None:
         self._severed.add(frozenset((one.name, other.name)))
+        self._break(one, other)
+
+    def tear(self, one: ReplicaNode, other: ReplicaNode) -> None:
+        """It breaks for no reason, and there is another at once."""
         self._break(one, other)
 
     def died(self, node: ReplicaNode, peers: list[ReplicaNode]) -> None:
@@ -92,7 +107,14 @@ class Mesh:
         for node, peer in ((one, other), (other, one)):
             if node.up:
                 seen_s = self._world.chance.uniform(SALVAGED_WITHIN_S, 4 * SALVAGED_WITHIN_S)
-                self._world.after(seen_s, node, node.lost_connection, peer.replica)
+                self._world.after(seen_s, node, self._see, node, peer)
+
+    def _see(self, node: ReplicaNode, peer: ReplicaNode) -> None:
+        """This end finds out that the connection is over."""
+        line, serial = (_process(node), _process(peer)), self._serials.get(_ends(node, peer), 0)
+        if self._seen.get(line, 0) < serial:
+            self._seen[line] = serial
+            node.lost_connection(peer.replica)
 
 
 def _process(node: ReplicaNode) -> Pair:

@@ -12,7 +12,7 @@ from outlast.protocol import coordinator as coord
 from outlast.protocol import election, supervision
 from outlast.protocol.messages import Message
 from outlast.protocol.restarts import RestartPolicy
-from outlast.protocol.supervision import AgentCore, Exit
+from outlast.protocol.supervision import Exit
 from outlast.sim.replica import ReplicaNode
 from outlast.sim.world import Node
 
@@ -81,8 +81,8 @@ class AgentNode(Node):
         self.core = self._new_core()
         self.running: dict[int, ReplicaNode] = {}
 
-    def _new_core(self) -> AgentCore:
-        return AgentCore(
+    def _new_core(self) -> supervision.AgentCore:
+        return self._sim.cast.agent(
             agent=self.name,
             boot=self._boots,
             replicas=self._replicas,

@@ -31,6 +31,8 @@ class ReplicaNode(Node):
         )
         self.participant = Participant(self.core, self._begin_steps, sim.cast.saves)
         self.engine = sim.cast.engine(self, self.participant)
+        self.begun = False
+        """Whether it has asked to take part."""
         self.hanging = False
         self.wrong_until = 0.0
         """Until then this process computes wrong numbers."""
@@ -59,16 +61,13 @@ class ReplicaNode(Node):
         return self.core.leaving
 
     def begin(self) -> None:
+        self.begun = True
         self.engine.perform(self.participant.tell(self.sim.world.now))
         self._tick()
 
     def _tick(self) -> None:
         now = self.sim.world.now
         self.sim.world.after(self.sim.timing.beat_every_s, self, self._tick)
-        if self.core.is_member:
-            # It sees that a connection is broken, and says so, whatever the reason.
-            unreachable = self.sim.unreachable(self) | self.engine.broken
-            self.engine.perform(self.participant.set_unreachable(unreachable, now))
         self.engine.perform(self.participant.tick(now))
         self.engine.watch()
 
@@ -80,7 +79,7 @@ class ReplicaNode(Node):
         if self.core.incarnation == incarnation or (
             self.core.incarnation == 0 and incarnation > self.core.past_incarnation
         ):
-            self.engine.receive(frame)
+            self.engine.receive(incarnation, frame)
 
     def lost_connection(self, replica: int) -> None:
         self.engine.lost_connection(replica)
@@ -120,9 +119,15 @@ class ReplicaNode(Node):
     # How it ends.
 
     def finish(self) -> None:
-        self.sim.world.note(self.name, f"has done all its work, step {self.step}")
+        """It has left the loop of steps, as all do."""
+        self.sim.world.note(self.name, f"has done all its steps, {self.step}")
         self.sim.truth.ends(self.engine)
         self.enter(Phase.DONE)
+
+    def end(self) -> None:
+        """The chief's script has come to its end."""
+        self.sim.world.note(self.name, "has done all its work")
+        self.sim.checkers.work_is_done()
         self._exit(Exit(how="has finished", clean=True))
 
     def _exit(self, ending: Exit) -> None:
@@ -134,6 +139,13 @@ class ReplicaNode(Node):
         if self.up:
             self.crash()
             self.agent.child_exited(self, Exit(how=how, killed=True))
+
+    def exit_early(self) -> None:
+        """Something in it calls `os._exit(0)`, wherever it is. After the `with` block that is an end."""
+        if self.engine.trainer.ending.closes:
+            self.sim.checkers.work_is_done()
+        self.crash()
+        self.agent.child_exited(self, Exit(how="exited with status 0", clean=True))
 
     def crash(self) -> None:
         self.sim.world.crash(self)
@@ -150,6 +162,8 @@ class ReplicaNode(Node):
     def enter(self, phase: Phase, attempts_in: int | None = None, *, by_itself: bool = True) -> None:
         """What the training thread writes on its progress page; one that hangs writes nothing. The view is
         that of its latest attempt: who waits for a view to begin has not done its part in it."""
+        if self.engine.trainer.ending.at_rest:
+            phase = Phase.ASIDE
         view = self._phase_view if attempts_in is None else attempts_in
         waits_on = phase is Phase.WAITING and (phase, view, self.step) == (
             self._phase,
@@ -172,4 +186,7 @@ class ReplicaNode(Node):
             phase=self._phase,
             quiet_s=now - self._phase_since,
             stopped_s=now - self._paused_since if self._paused_since is not None else 0.0,
+            joined=self.begun,
+            ended=self.engine.trainer.ending.begun,
+            closes=self.engine.trainer.ending.closes,
         )

@@ -15,7 +15,7 @@ from outlast.protocol.messages import Phase
 from outlast.protocol.participant import Action
 from outlast.protocol.step_words import Mode
 from outlast.protocol.trunk import Checkpoint
-from outlast.protocol.views import Intent
+from outlast.protocol.views import Foundation, Intent
 from outlast.sim.vault import ClaimObject, ManifestObject, StripeObject
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Saver:
         self._due: saving.Save | None = None
         self._looks = False
         """Whether it is looking for what the lineage begins with, be it for a view that is over."""
+        self._found_in: ClaimObject | None = None
+        """What it would begin with, if the coordinator says that it may."""
         self._intents: dict[int, ManifestObject] = {}
 
     def completed(self, step: int, record: int) -> None:
@@ -46,6 +48,9 @@ class Saver:
             made_in = self._vault.completed_in[record]
             gated = self._sim.truth.said(record).chosen
             engine.perform(engine.participant.save_decided(step, made_in, self._sim.world.now, gated=gated))
+        elif (kept := self._sim.names.kept(record)) is not None:
+            made_in, now = self._vault.completed_in[record], self._sim.world.now
+            self._engine.perform(self._engine.participant.save_decided(step, made_in, now, kept=kept))
 
     def applied(self, step: int, record: int) -> None:
         """A shadow saves by itself what it has applied."""
@@ -57,6 +62,9 @@ class Saver:
 
     def do(self, action: saving.SaveAction) -> None:
         match action:
+            case saving.Copy() if action.save.named:
+                self.saves_since = self._sim.world.now
+                self._put_kept(action.save)
             case saving.Copy():
                 self._due, self.saves_since = action.save, self._sim.world.now
                 self.look()
@@ -67,6 +75,8 @@ class Saver:
             case saving.Ended():
                 self._due, self.saves_since = None, math.inf
                 self._intents.pop(action.save.step, None)
+                if action.committed and action.save.named:
+                    self._engine.keeper.saved(action.save.step)
             case _:
                 raise AssertionError(f"{action} is said, not done")
 
@@ -77,10 +87,16 @@ class Saver:
             return
         self._due = None
         if not self.stands_right(save):
-            self._failed(save.step, "the training thread has gone on")
+            self._failed(save, "the training thread has gone on")
             return
         place = save.writers.index(self._engine.node.replica)
         self.put(save, StripeObject(save.step, trainer.digest, place, len(save.writers)))
+
+    def _put_kept(self, save: saving.Save) -> None:
+        """The state is there, whatever the training thread does."""
+        place = save.writers.index(self._engine.node.replica)
+        state = self._engine.keeper.state(save.step)
+        self.put(save, StripeObject(save.step, state, place, len(save.writers)))
 
     def stands_right(self, save: saving.Save) -> bool:
         """Whether the model holds the state that is to be saved."""
@@ -94,20 +110,20 @@ class Saver:
             if done:
                 self.durable(save, stripe)
             else:
-                self._failed(save.step, "its stripe could not be written")
+                self._failed(save, "its stripe could not be written")
 
         self._vault.put_stripe(self._engine.node, stripe, answered)
 
     def durable(self, save: saving.Save, stripe: StripeObject) -> None:
         payload = f"{stripe.digest} {stripe.place} {stripe.count}".encode()
-        self._act(lambda now: self._engine.participant.stripe_written(save.step, payload, now))
+        self._act(lambda now: self._engine.participant.stripe_written(save.at, payload, now))
 
     def _intend(self, save: saving.Save, payloads: dict[int, bytes]) -> None:
         found = [tuple(map(int, payload.split())) for payload in payloads.values()]
         stripes = frozenset(StripeObject(save.step, *numbers) for numbers in found)
         self._sim.history.saves(self._engine, save.step, {stripe.digest for stripe in stripes})
         seal = format(hash((save, stripes)) & (1 << 64) - 1, "x")
-        intent = Intent(step=save.step, lineage=save.lineage, seal=seal)
+        intent = Intent(step=save.step, lineage=save.lineage, seal=seal, named=save.named)
         self._intents[save.step] = ManifestObject(Checkpoint(self.claim, save.step), intent, stripes)
         self._act(lambda now: self._engine.participant.intends(intent, now))
         self._sim.world.after(INTENT_WITHIN_S, self._engine.node, self._tire, save)
@@ -115,19 +131,19 @@ class Saver:
     def _tire(self, save: saving.Save) -> None:
         """No answer will do, too: members may have gone back behind a step whose intent is on record."""
         if self._engine.participant.saves.save == save and self._engine.participant.member.intent is not None:
-            self._failed(save.step, "its intent is not recorded")
+            self._failed(save, "its intent is not recorded")
 
     def _commit(self, save: saving.Save) -> None:
         def answered(done: bool) -> None:
             if done:
-                self._act(lambda now: self._engine.participant.save_committed(save.step, now))
+                self._act(lambda now: self._engine.participant.save_committed(save.at, now))
             else:
-                self._failed(save.step, "its manifest could not be put")
+                self._failed(save, "its manifest could not be put")
 
         self._vault.put_manifest(self._engine.node, self._intents[save.step], answered)
 
-    def _failed(self, step: int, reason: str) -> None:
-        self._act(lambda now: self._engine.participant.save_failed(step, reason, now))
+    def _failed(self, save: saving.Save, reason: str) -> None:
+        self._act(lambda now: self._engine.participant.save_failed(save.at, reason, now))
 
     def _act(self, event: Callable[[float], list[Action]]) -> None:
         if not self._engine.over:
@@ -142,7 +158,7 @@ class Saver:
             return
         if self._looks:
             return
-        self._looks = True
+        self._looks, self._found_in = True, None
         self._engine.node.enter(Phase.ASIDE)
         self._vault.list_all(self._engine.node, self._listed)
 
@@ -153,7 +169,7 @@ class Saver:
             self._looks = False
             return
         number = max(self._vault.claims, default=0) + 1
-        claim = ClaimObject(next(iter(self._vault.trunk()), None), engine.view.number)
+        claim = ClaimObject(self._vault.newest(engine.view.founded), engine.view.number)
         # Between the decision and the put, anything may happen to it.
         self._sim.world.after(0.001, engine.node, self._put_claim, number, claim)
         if self._sim.on_claim is not None:
@@ -175,11 +191,23 @@ class Saver:
     def look_again(self, number: int, claim: ClaimObject) -> None:
         if self._engine.over:
             return
-        too_late = self._vault.is_void(number) or self._engine.view.number != claim.view
-        if too_late or self._vault.newest_before(number) != claim.base:
+        view = self._engine.view
+        too_late = self._vault.is_void(number) or view.number != claim.view
+        if too_late or self._vault.newest_before(number, view.founded) != claim.base:
             self._listed()
         else:
-            self.begin(number, claim.base)
+            self.ask(number, claim)
+
+    def ask(self, number: int, claim: ClaimObject) -> None:
+        """Have it recorded. If another view comes first, it is on whoever founds in that one."""
+        self._looks, self._found_in = False, claim
+        foundation = Foundation(lineage=self._engine.view.lineage, view=claim.view, claim=number)
+        self._act(lambda now: self._engine.participant.founds(foundation, now))
+
+    def may_begin(self, foundation: Foundation) -> None:
+        claim, self._found_in = self._found_in, None
+        if claim is not None and claim.view == foundation.view:
+            self.begin(foundation.claim, claim.base)
 
     def begin(self, claim: int, base: Checkpoint | None) -> None:
         engine = self._engine

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from outlast.protocol import step_words as words
 from outlast.protocol.coordinator import CoordinatorCore
+from outlast.protocol.gaps import RENEWALS_MOST
 from outlast.protocol.member import MemberCore
 from outlast.protocol.saving import SaveCore
 from outlast.protocol.steps import StepCore
+from outlast.protocol.supervision import AgentCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.verifying import Verifying
 from outlast.protocol.views import JobSpec, Member, Seat, View, barred
@@ -21,6 +24,7 @@ from outlast.sim.doubts import Doubts, Misfortune
 from outlast.sim.engine import Engine
 from outlast.sim.faults import Faults
 from outlast.sim.history import History
+from outlast.sim.keepers import Keeper, Names
 from outlast.sim.mesh import Mesh
 from outlast.sim.network import Network
 from outlast.sim.nodes import ANY_PROCESS, AgentNode, CoordinatorNode
@@ -51,6 +55,7 @@ class Cast:
     """Which cores play; a planted mistake is another cast."""
 
     coordinator: Callable[..., CoordinatorCore] = CoordinatorCore
+    agent: Callable[..., AgentCore] = AgentCore
     member: Callable[..., MemberCore] = MemberCore
     steps: Callable[[int], StepCore] = SUSPICIOUS
     saves: Callable[[int], SaveCore] = SaveCore
@@ -58,6 +63,7 @@ class Cast:
     engine: Callable[..., Engine] = Engine
     doubts: Callable[[Engine], Doubts] = Doubts
     saver: Callable[[Engine], Saver] = Saver
+    keeper: Callable[[Engine], Keeper] = Keeper
     vault: Callable[[Simulation], SimVault] = SimVault
 
 
@@ -104,6 +110,7 @@ class Simulation:
         self.mesh = Mesh(self.world, self.network)
         self.store = SimStore(self.world, self.timing.lease_s)
         self.vault = self.cast.vault(self)
+        self.names = Names(self, saves=self.vault.save_every > 0)
         self.checkers = Checkers(self)
         self.history = History(self)
         self.truth = Truth(self)
@@ -121,9 +128,12 @@ class Simulation:
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
         self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
         self.on_manifest_sent: Callable[[], None] | None = None
+        self.on_beginning: Callable[[], None] | None = None
         self.on_claim: Callable[[ReplicaNode], None] | None = None
         self.on_word: Callable[[Engine, Member, words.Body], bool] | None = None
         """Whether a word between members is lost on its way, which should not happen."""
+        self.tears: list[tuple[float, frozenset[int]]] = []
+        """When connections broke for no reason, and between whom."""
         self.kept_s = WRONG_LATELY_S
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
@@ -160,8 +170,24 @@ class Simulation:
         node = self.replica_node(seat.replica)
         if node is None or not node.up or node.process != seat.process:
             return True
-        # A connection that broke is broken for the rest of the view, however long that takes.
-        return bool(node.engine.broken) or any(seat.replica in n.engine.broken for n in self.replicas())
+        # One that has no state waits for those who give it, and looks like them if they hang.
+        if node.engine.core.newest == words.BLANK and any(other.hanging for other in self.replicas()):
+            return True
+        # One that cannot be reached may be evicted for that, but not one whose connections are there again.
+        cut_off = {n.replica: n.engine.cut_off() for n in self.replicas()}
+        missed = any(seat.replica in torn - back for torn, back in cut_off.values())
+        return (
+            self._torn_again_and_again(seat.replica)
+            or missed
+            or bool(cut_off[seat.replica][0] - cut_off[seat.replica][1])
+        )
+
+    def _torn_again_and_again(self, replica: int) -> bool:
+        """Whether a connection of this replica broke so often lately that it is none."""
+        since = self.world.now - self.timing.standstill_s - EXCUSE_HOLDS_S
+        lately = Counter(pair for at, pair in self.tears if at >= since and replica in pair)
+        # One break may cost two views, where its ends hear of it in different ones.
+        return any(2 * count > RENEWALS_MOST for count in lately.values())
 
     def many_wrong(self, view: View) -> bool:
         """Whether so many members compute wrongly, or did just now, that nobody may be left to tell."""
@@ -251,7 +277,10 @@ class Simulation:
 
     def _saves_move(self, quiet_since: float) -> bool:
         """Whether every save has ended that was under way when the faults stopped."""
-        return all(node.engine.saver.saves_since > quiet_since for node in self.replicas())
+        return all(
+            node.engine.saver.saves_since > quiet_since and node.engine.keeper.since > quiet_since
+            for node in self.replicas()
+        )
 
     def _who_is_missing(self) -> str:
         document = self.store.document

@@ -11,6 +11,12 @@ replicas. Digests can tell who is bent, and nothing else; so these are the promi
   verified, or to what their lineage began with.
 - *Liveness*: when faults stop, nobody stays bent.
 
+A flip may also *warp* the buffers of one replica. That does not last: the next record sets them anew, on all
+replicas alike, and has in it what the warped ones have made of it. So no comparison of states can find it
+afterwards, and the promise is another one:
+
+- *Right buffers*: no record is made of contributions that began with different buffers.
+
 Some flips cannot be found: when the bent one dies before its state was compared, or is the only one that is
 left, or has given its state to all others. Then its state is the run's, and the taint is forgiven.
 """
@@ -43,6 +49,9 @@ class Truth:
         self._ever_bent: set[int] = set()
         """Replicas that have had a bit flipped. One that only learns may have, while others still look for
         who had the one before."""
+        self._entered: dict[tuple[int, int], dict[int, int]] = {}
+        """The warp of the buffers with which members began an attempt, (view, step)."""
+        self._warps = 0
         self.returns = 0
         self.accused = 0
 
@@ -54,15 +63,17 @@ class Truth:
         """A record was made."""
         noted = self._notes.setdefault(record, verdict)
         require(noted == verdict, f"{engine.node.name} has another verdict in step {step} than others")
+        entered = self._entered.get((engine.view.number, step), {})
+        require(
+            len(set(entered.values())) < 2,
+            f"{engine.node.name} completes step {step}, which members began with different buffers",
+        )
         if (engine.view.number, step) in self._spoiled:
             self._tainted.add(record)
 
     def flip(self, engine: Engine) -> bool:
         """A bit of this replica's state changes. One at a time, or there might be no majority."""
-        self._forgive()
-        # What is about to be overwritten cannot do any harm.
-        harmless = engine.trainer.applied == BLANK or engine.trainer.goes_back
-        if self._bent is not None or harmless or not self.nobody_is_bent():
+        if not self._can_flip(engine):
             return False
         trainer = engine.trainer
         trainer.digest, trainer.bent = hash((trainer.digest, "flip")), True
@@ -71,9 +82,29 @@ class Truth:
         self._ever_bent.add(engine.node.replica)
         return True
 
-    def contributes(self, engine: Engine, step: int) -> None:
+    def warp(self, engine: Engine) -> bool:
+        """A bit of this replica's buffers changes."""
+        if not self._can_flip(engine):
+            return False
+        self._warps += 1
+        engine.trainer.warp = self._warps
+        self._ever_bent.add(engine.node.replica)
+        return True
+
+    def _can_flip(self, engine: Engine) -> bool:
+        self._forgive()
+        # What is about to be overwritten cannot do any harm.
+        harmless = engine.trainer.applied == BLANK or engine.trainer.goes_back
+        warped = any(node.engine.trainer.warp for node in self._sim.replicas())
+        return self._bent is None and not harmless and not warped and self.nobody_is_bent()
+
+    def contributes(self, engine: Engine, step: int) -> bytes:
+        """The digest of the buffers that it begins with."""
+        entered = self._entered.setdefault((engine.view.number, step), {})
+        entered[engine.node.replica] = engine.trainer.warp
         if engine.trainer.digest in self._tainted and len(engine.view.members) > 1:
             self._spoiled.add((engine.view.number, step))
+        return b"buffers %d" % engine.trainer.warp
 
     def checksum(self, state: int) -> int:
         """Of what is computed from this state. Records are drawn anew in every pass, so there is nothing to
@@ -83,7 +114,7 @@ class Truth:
     def copies(self, engine: Engine, step: int) -> None:
         """A state is copied to be compared."""
         copy = (engine.me, step)
-        if engine.trainer.bent:
+        if engine.trainer.bent or engine.trainer.warp:
             self._bent_copies.add(copy)
         else:
             self._bent_copies.discard(copy)
@@ -155,14 +186,19 @@ class Truth:
 
     def differs(self, engine: Engine, differ: Differ) -> None:
         who = engine.node.name
+        require(not differ.again, f"{who} takes a flip after step {differ.step} for a mistake of the script")
         self._sim.world.note(who, f"finds that states differ after step {differ.step}: {differ.members}")
         fork = Fork(engine.core.fork.view, engine.core.fork.step)
         self.returns += fork not in self._forks
         self._forks.add(fork)
         bent = {m.replica for m in engine.view.members if (m, differ.step) in self._bent_copies}
+        if differ.buffers:
+            entered = self._entered[engine.view.number, differ.step + 1]
+            bent = {replica for replica, warp in entered.items() if warp}
+            require(bool(bent), f"{who} finds that buffers differ, and nobody's do")
         known = 2 * len(bent) < len(engine.view.members)
         require(
-            not known or self._bent is None or set(differ.members) <= bent,
+            not known or (self._bent is None and not differ.buffers) or set(differ.members) <= bent,
             f"{who} blames {differ.members} for what {sorted(bent)} did",
         )
 
@@ -195,9 +231,12 @@ class Truth:
         require(self.is_clean(state), f"{engine.node.name} ends with a tainted state")
 
     def all_is_found(self) -> bool:
-        """Nobody is bent; but one that trains alone has nobody who could tell it."""
+        """Nobody has another state than the others. (One that trains alone has nobody who could tell it that
+        it is bent, and everybody who is given its state has the same one then.)"""
+        trainers = [node.engine.trainer for node in self._sim.replicas()]
+        bent = [trainer for trainer in trainers if trainer.bent]
         return not any(
-            node.engine.trainer.bent and len(node.engine.view.members) > 1 for node in self._sim.replicas()
+            one.applied == other.applied and one.digest != other.digest for one in bent for other in trainers
         )
 
     def nobody_is_bent(self) -> bool:

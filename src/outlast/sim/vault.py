@@ -9,6 +9,9 @@ The promises of checkpoints are checked where they are made:
 - *Nothing is lost that was committed*: a checkpoint that was committed while nobody else had claimed the
   right to is in the past of everybody who begins under a later claim.
 - *A run does not shut itself out*: a replica that is in the view is never refused to commit.
+- *Nobody begins who may not*: when a lineage begins, its claim has been in the coordinator's document.
+- *At most one lineage goes on*: what was committed when somebody had begun under a later claim is not gone on
+  from.
 """
 
 from __future__ import annotations
@@ -59,8 +62,8 @@ class SimVault:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         chance = sim.world.chance
-        self._slowness_s = chance.choice([0.01, 0.05, 0.5])
-        self._failures = chance.choice([0.0, 0.0, 0.1])
+        self.slowness_s = chance.choice([0.01, 0.05, 0.5])
+        self.failures = chance.choice([0.0, 0.0, 0.1])
         self.save_every = chance.choice([0, 2, 5, 20])
         """About one record in so many says that the state after it is saved; 0 for a job without any."""
         self.completed_in: dict[int, int] = {}
@@ -80,6 +83,8 @@ class SimVault:
         """Claim → what was lawful when it was made."""
         self._begun: dict[int, Checkpoint | None] = {}
         """Claim → what its holder began to train from."""
+        self._late: set[Checkpoint] = set()
+        """What was committed when somebody had begun under a later claim."""
 
     def says_save(self, record: int) -> bool:
         """Whether the record says that the state after its step is saved; the same for all who ask. Members
@@ -87,7 +92,8 @@ class SimVault:
         if record not in self._says:
             busy = any(node.participant.saves.save is not None for node in self._sim.replicas())
             wanted = self.save_every > 0 and record % self.save_every == 0
-            self._says[record] = wanted and not busy and self._comparable(record)
+            kept = self._sim.names.against_others(record)
+            self._says[record] = wanted and not busy and not kept and self._comparable(record)
         return self._says[record]
 
     def _comparable(self, record: int) -> bool:
@@ -110,11 +116,12 @@ class SimVault:
     def _too_late(self, number: int, earlier: int) -> bool:
         return comes_too_late(Origin("", self.claims[number].view), Origin("", self.claims[earlier].view))
 
-    def trunk(self) -> list[Checkpoint]:
-        return list(walk_trunk(self.claims, self.manifests, self.base_of))
+    def newest(self, founded: int) -> Checkpoint | None:
+        """For one who begins, in whose view that claim is known to have been the last to begin under."""
+        return next(walk_trunk(self.claims, self.manifests, self.base_of, founded=founded), None)
 
-    def newest_before(self, number: int) -> Checkpoint | None:
-        return next(before_claim(number, self.claims, self.manifests, self.base_of), None)
+    def newest_before(self, number: int, founded: int) -> Checkpoint | None:
+        return next(before_claim(number, self.claims, self.manifests, self.base_of, founded=founded), None)
 
     # Requests. Each arrives after a while, whatever has become of its sender; the answer comes later.
 
@@ -158,7 +165,7 @@ class SimVault:
         self, node: Node, apply: Callable[[], object], answer: Callable[[bool], None], late_s: float = 0.0
     ) -> None:
         chance = self._sim.world.chance
-        fails = chance.random() < self._failures
+        fails = chance.random() < self.failures
         happens = not fails or chance.random() < 0.5
         outcome: list[object] = []
         if happens:
@@ -168,10 +175,10 @@ class SimVault:
             done = bool(outcome) and outcome[0] is not False
             answer(done and not fails)
 
-        self._sim.world.after(2.5 * self._slowness_s + self._delay(), node, answered)
+        self._sim.world.after(2.5 * self.slowness_s + self._delay(), node, answered)
 
     def _delay(self) -> float:
-        return self._sim.world.chance.uniform(0.001, 2 * self._slowness_s)
+        return self._sim.world.chance.uniform(0.001, 2 * self.slowness_s)
 
     # The promises.
 
@@ -197,12 +204,19 @@ class SimVault:
             self.commits += 1
             if not self.superseded(manifest.checkpoint.claim):
                 self._lawful.append(manifest.checkpoint)
+            if any(claim > manifest.checkpoint.claim for claim in self._begun):
+                self._late.add(manifest.checkpoint)
             self._sim.world.note("vault", f"{manifest.checkpoint} is committed")
         return self.manifests[manifest.checkpoint].digest == manifest.digest
 
     def begins(self, who: str, claim: int, base: Checkpoint | None, digest: int) -> None:
         """Somebody begins to train, under this claim, from that checkpoint."""
         self.resumes += base is not None
+        require(
+            claim in self._sim.checkers.founded,
+            f"{who} begins under claim {claim}, of which the coordinator knows nothing",
+        )
+        require(base not in self._late, f"{who} goes on from {base}, when others had begun without it")
         self._begun[claim] = base
         past = self._past(base)
         for committed in self._before[claim]:
@@ -217,6 +231,8 @@ class SimVault:
         self._sim.world.note(
             who, f"begins from {base} under claim {claim} (the newest is {max(self.claims)})"
         )
+        if self._sim.on_beginning is not None:
+            self._sim.on_beginning()
 
     def _past(self, base: Checkpoint | None) -> set[Checkpoint]:
         """All that was gone through on the way to this checkpoint, as it happened."""

@@ -12,7 +12,7 @@ hyper-parameters are compared as they were when the program began, since a scrip
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from torch import Tensor
@@ -90,9 +90,10 @@ def plain_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
-def shape_of(name: str, tensor: Tensor) -> TensorShape:
+def shape_of(name: str, tensor: Tensor, *, trains: bool | None = None) -> TensorShape:
+    """`trains`, if that is not for the tensor to say."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return TensorShape(name, dtype, tuple(tensor.shape), tensor.requires_grad)
+    return TensorShape(name, dtype, tuple(tensor.shape), tensor.requires_grad if trains is None else trains)
 
 
 def optimizer_shape(
@@ -117,12 +118,26 @@ def constants_of(group: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def differences(theirs: Structure, ours: Structure) -> list[str]:
-    """What differs, one sentence each; none if our program can load their state."""
+def changed_constants(theirs: Structure, ours: Structure) -> set[str]:
+    """The names of hyper-parameters that differ, in optimizers that are the same otherwise."""
+    here = {optimizer.key: optimizer for optimizer in ours.optimizers}
+    return {
+        name
+        for there in theirs.optimizers
+        if there.key in here
+        for a, b in zip(there.groups, here[there.key].groups, strict=False)
+        for name in a.constants.keys() & b.constants.keys()
+        if a.constants[name] != b.constants[name]
+    }
+
+
+def differences(theirs: Structure, ours: Structure, changed: Collection[str] = ()) -> list[str]:
+    """What differs, one sentence each; none if our program can load their state. Hyper-parameters that are
+    named in `changed` may."""
     return [
         *_tensor_differences("parameter", theirs.parameters, ours.parameters),
         *_tensor_differences("buffer", theirs.buffers, ours.buffers),
-        *_optimizer_differences(theirs, ours),
+        *_optimizer_differences(theirs, ours, changed),
         *_extra_differences(theirs.extras, ours.extras),
     ]
 
@@ -143,7 +158,7 @@ def _tensor_differences(what: str, theirs: Iterable[TensorShape], ours: Iterable
     ]
 
 
-def _optimizer_differences(theirs: Structure, ours: Structure) -> list[str]:
+def _optimizer_differences(theirs: Structure, ours: Structure, changed: Collection[str]) -> list[str]:
     there = {optimizer.key: optimizer for optimizer in theirs.optimizers}
     here = {optimizer.key: optimizer for optimizer in ours.optimizers}
     found = [
@@ -162,11 +177,15 @@ def _optimizer_differences(theirs: Structure, ours: Structure) -> list[str]:
             )
         else:
             pairs = enumerate(zip(a.groups, b.groups, strict=True))
-            found += [text for index, (x, y) in pairs for text in _group_differences(key, index, x, y)]
+            found += [
+                text for index, (x, y) in pairs for text in _group_differences(key, index, x, y, changed)
+            ]
     return found
 
 
-def _group_differences(key: str, index: int, theirs: GroupShape, ours: GroupShape) -> list[str]:
+def _group_differences(
+    key: str, index: int, theirs: GroupShape, ours: GroupShape, changed: Collection[str]
+) -> list[str]:
     where = f"Optimizer {key!r}, group {index}"
     found = []
     if theirs.parameters != ours.parameters:
@@ -176,17 +195,25 @@ def _group_differences(key: str, index: int, theirs: GroupShape, ours: GroupShap
         )
     for name in sorted(theirs.constants.keys() | ours.constants.keys()):
         a, b = theirs.constants.get(name, "not set"), ours.constants.get(name, "not set")
-        if a != b and not (name in _CYCLED and "not set" in (a, b)):
+        if a != b and name not in changed and not (name in _CYCLED and "not set" in (a, b)):
             found.append(f"{where}: {name} is {a} there and {b} here.")
     return found
 
 
 def _extra_differences(theirs: dict[str, str], ours: dict[str, str]) -> list[str]:
     return [
-        *listed("extra is missing here", "extras are missing here", sorted(theirs.keys() - ours.keys())),
-        *listed("extra is only here", "extras are only here", sorted(ours.keys() - theirs.keys())),
+        *listed(
+            "entry of `state` is missing here",
+            "entries of `state` are missing here",
+            sorted(theirs.keys() - ours.keys()),
+        ),
+        *listed(
+            "entry of `state` is only here",
+            "entries of `state` are only here",
+            sorted(ours.keys() - theirs.keys()),
+        ),
         *(
-            f"Extra {key!r} is a {theirs[key]} there and a {ours[key]} here."
+            f"Entry {key!r} of `state` is a {theirs[key]} there and a {ours[key]} here."
             for key in sorted(theirs.keys() & ours.keys())
             if theirs[key] != ours[key]
         ),

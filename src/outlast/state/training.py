@@ -12,7 +12,7 @@ and the weights stay as they were if one of them refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 import torch
@@ -42,6 +42,9 @@ from outlast.state.structure import (
 from outlast.state.tree import flatten, unflatten
 from outlast.state.weights import check_weights, plan_weights
 
+UNFIT = "This replica's program does not fit the training state that it is to load. "
+SAME_FOR_ALL = " Start every replica with the same script and the same settings."
+
 
 class Stateful(Protocol):
     """What an extra must be able to do: schedulers, samplers, scalers and torch's own modules can."""
@@ -64,6 +67,8 @@ class TrainingState:
         # Sorted, so that the order in which a script names them is not part of the image.
         self.optimizers = dict(sorted(optimizers.items()))
         self.extras = dict(sorted((extras or {}).items()))
+        # What trains is part of the program as it was at join; freezing something later is training.
+        self._trains = {name: parameter.requires_grad for name, parameter in parameters_of(model).items()}
         self._constants = {key: list[dict[str, str]]() for key in self.optimizers}
         self._refuse_unfit_parts()
         # For the sake of the errors: what cannot be captured is found at join, not at the first snapshot.
@@ -103,25 +108,22 @@ class TrainingState:
         """What a program must have in common with this one to load its state, as bytes to compare."""
         return encode_structure(self._structure())
 
-    def check(self, image: Image) -> None:
-        """Raises ConfigError if the image comes from a program that differs from this one; says in what."""
+    def check(self, image: Image, changed: Collection[str] = ()) -> None:
+        """Raises ConfigError if the image comes from a program that differs from this one; says in what. The
+        optimizers' settings that are named in `changed` may differ."""
         if holds_weights_only(image):
             check_weights(self.model, image)
             return
-        found = differences(decode_structure(image.structure), self._structure())
+        found = differences(decode_structure(image.structure), self._structure(), changed)
         if found:
-            raise ConfigError(
-                "This replica's program does not fit the training state that it is to load. "
-                + " ".join(found)
-                + " Start every replica with the same script and the same settings."
-            )
+            raise ConfigError(UNFIT + " ".join(found) + SAME_FOR_ALL)
 
-    def load(self, image: Image, tensors: Sequence[Tensor]) -> None:
+    def load(self, image: Image, tensors: Sequence[Tensor], *, changed: Collection[str] = ()) -> None:
         """Become the state of the image. The tensors are copied: they may go away afterwards.
 
         If the image holds weights alone, only the model changes; optimizers and extras stay as they are.
         """
-        self.check(image)
+        self.check(image, changed)
         _check_tensors(image, tensors)
         parts = parts_of(image.plain)
         if WEIGHTS in parts:
@@ -171,7 +173,10 @@ class TrainingState:
             _refuse_strangers(key, optimizer, names)
         return Structure(
             version=VERSION,
-            parameters=tuple(shape_of(name, parameter) for name, parameter in parameters.items()),
+            parameters=tuple(
+                shape_of(name, parameter, trains=self._trains.get(name))
+                for name, parameter in parameters.items()
+            ),
             buffers=tuple(shape_of(name, buffer) for name, buffer in buffers_of(self.model).items()),
             optimizers=tuple(
                 optimizer_shape(key, optimizer, names, self._constants[key])

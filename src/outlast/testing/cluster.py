@@ -31,7 +31,8 @@ from outlast.wire.progress import ProgressReader
 from outlast.wire.rundir import RunDirectory
 
 LOOK_EVERY_S = 0.02
-DEADLINE_S = 30.0
+DEADLINE_S = 300.0
+"""Far away, for what never comes: on a machine that is busy with other work all takes its time."""
 
 
 class LocalCluster:
@@ -99,6 +100,13 @@ class LocalCluster:
         """Everything that has been printed so far, on "stdout", on "stderr", or on both in this order."""
         paths = [path for name, path in self._outputs.items() if stream in (None, name)]
         return "".join(path.read_text(errors="replace") for path in paths if path.exists())
+
+    def views(self) -> str:
+        """Every view that was agreed on, one line each."""
+        try:
+            return self.directory.views_log.read_text(errors="replace")
+        except OSError:
+            return ""
 
     def wait_until(self, what: str, condition: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
         """Wait for something that need not have to do with the coordinator."""

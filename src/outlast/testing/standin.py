@@ -55,6 +55,8 @@ class StandIn:
                 continue
             if not self._work_in(self._link.view):
                 break
+        # There is no chief here: all do the same, and each end counts.
+        self._link.progress.close_job()
         self._link.progress.enter(Phase.DONE)
         self._say(f"done at step {self._step}")
         self._link.close()
@@ -92,6 +94,7 @@ class StandIn:
                 return not self._left()
             self._step += 1
             progress.advance(self._step)
+            progress.contribute(self._step)
             if self._arguments.talk and self._step % self._arguments.talk == 0:
                 self._say(f"step {self._step}")
         return True

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from torch.optim import Optimizer
 from outlast.errors import ConfigError
 from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
+from outlast.protocol.lines import Line
 from outlast.protocol.member import MemberCore
 from outlast.protocol.step_words import NO_FORK
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import SHARDS_MOST, Member
+from outlast.protocol.views import SHARDS_MOST
 from outlast.rules import Mean, Rule
 from outlast.state.fingerprint import Fingerprint, differences, take_fingerprint
 from outlast.state.storage.opening import open_storage
@@ -40,6 +41,7 @@ from outlast.train.comparing import Comparing, StepFacts
 from outlast.train.data import Data
 from outlast.train.engine import Engine
 from outlast.train.exchange import Exchange
+from outlast.train.freezing import Freezing
 from outlast.train.gradients import Gradients
 from outlast.train.layout import Layout
 from outlast.train.ledger import Ledger
@@ -47,12 +49,15 @@ from outlast.train.link import Link
 from outlast.train.reception import Reception
 from outlast.train.records import Record
 from outlast.train.restoring import Beginning
+from outlast.train.resuming import SHARDS, Resuming
 from outlast.train.rhythm import AUTO, Verify
 from outlast.train.ruling import Ruling, checked_rule
 from outlast.train.saving import Saving, Settings
+from outlast.train.schedules import Schedules
 from outlast.train.screening import Screening, checked_audit, has_scaler
 from outlast.train.sums import NodeSum
 from outlast.train.tiers import Tiers, shards_of_newest
+from outlast.train.together import named_optimizers, one_model
 from outlast.wire.handover import Handover, handover
 from outlast.wire.progress import Progress
 from outlast.wire.rundir import RunDirectory
@@ -78,7 +83,10 @@ class Facts:
         rule: Rule | None = None,
         screening: Screening | None = None,
         centre: Centre | None = None,
+        freezing: Freezing | None = None,
+        id_: str = "",
     ) -> None:
+        self.freezing = freezing
         self.screening = screening or Screening()
         self.seed = seed
         self.shards = shards
@@ -87,9 +95,29 @@ class Facts:
         self.last: StepFacts = (0, 0, (), ())
         """Whoever is given the state may be the only one who survives to write this down."""
         self.given: StepFacts | None = None
+        self.ended = 0
+        """After which step the script has ended the run, by leaving its loop early; 0 if it has not."""
+        self.founder = -1
+        """Who began the lineage; as long as there is no step, it is the chief."""
         self.resuming = False
         """Whether what is loaded is a checkpoint, which may come from another kind of machine."""
+        self.changed: frozenset[str] = frozenset()
+        """What may differ from that checkpoint."""
+        self.id = id_
+        """Of the run, over all starts of it."""
         self._fingerprint = fingerprint
+
+    @property
+    def chief(self) -> int:
+        """The one who does what there is to do after the last step: a member that took part in it. Whoever is
+        given the state agrees on that, and needs to ask nobody."""
+        owners = self.last[2]
+        return min(owners) if owners else self.founder
+
+    def found(self, replica: int) -> None:
+        """This replica begins a lineage; what was before it is history."""
+        self.founder, self.given = replica, None
+        self.last = (self.last[0], 0, (), ())
 
     def state_dict(self) -> dict[str, Any]:
         print_ = None if self._fingerprint is None else msgspec.to_builtins(self._fingerprint)
@@ -98,14 +126,18 @@ class Facts:
             "shards": self.shards,
             "rule": self.rule,
             "last": self.last,
+            "founder": self.founder,
+            "ended": self.ended,
             "fingerprint": print_,
             "audit": self.screening.audit,
             "screening": self.screening.state_dict(),
+            "frozen": self.freezing.frozen if self.freezing is not None else [],
+            "id": self.id,
         }
         return facts if self.centre is None else {**facts, "centre": self.centre.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["shards"] != self.shards:
+        if state["shards"] != self.shards and SHARDS not in self.changed:
             raise ConfigError(
                 f"The run cuts a step into {state['shards']} shards, and this replica's script into "
                 f"{self.shards}. Give all replicas the same shards or micro_batch."
@@ -134,14 +166,22 @@ class Facts:
         # Checkpoints from before there was screening have seen nothing.
         if "screening" in state:
             self.screening.load_state_dict(state["screening"])
+        if self.freezing is not None:
+            # Checkpoints from before this was written down have nothing frozen.
+            self.freezing.freeze(state.get("frozen", ()))
         # A seed that was not set by the script may be anything; the run's counts.
         self.seed = state["seed"]
+        # Checkpoints from before runs had an id begin to have this one's.
+        self.id = state.get("id") or self.id
         if self.centre is not None:
             # What was saved under a rule that has none goes on from the origin, like a run that begins.
             self.centre.load(state.get("centre"))
         # Checkpoints from before there was screening have left out nothing.
         step, view, shards, *rest = state["last"]
         self.last = self.given = (step, view, shards, rest[0] if rest else ())
+        # Checkpoints from before it was written down have another one by now.
+        self.founder = state.get("founder", -1)
+        self.ended = state.get("ended", 0)
 
 
 @dataclass(frozen=True)
@@ -170,8 +210,12 @@ class Parts:
         shard_count: int,
         state: TrainingState,
         claim: HeldClaim,
+        resuming: Resuming,
+        saves: bool,
+        schedules: Schedules | None = None,
     ) -> None:
         self.replica = replica
+        self._schedules = schedules
         self.engine = engine
         self.gradients = gradients
         self.facts = facts
@@ -186,7 +230,10 @@ class Parts:
         """The newest one that the ledger knows of."""
         self.claim = claim
         self._state = state
-        engine.on_beginning(self._begin)
+        self.resuming = resuming
+        self.saves = saves
+        """Whether there is a place to save to."""
+        engine.on_beginning(self._begin, lambda: facts.found(replica))
         if ledger is not None:
             engine.conduct.on_stable = self._write_down
 
@@ -199,6 +246,11 @@ class Parts:
         self.data.expect([(step, shard), *later], self.shard_count)
         samples = len(self.data.order.positions(step, shard, self.shard_count))
         return samples, self.data.load(step, shard, self.shard_count, keep_randomness=False)
+
+    def expect(self, total: int) -> None:
+        """The script says how many steps the run has."""
+        if self.progress is not None:
+            self.progress.expect(total, self.data.order.global_batch if self.data is not None else 0)
 
     def finished(self, record: Record) -> None:
         """The record of a step has been applied."""
@@ -213,11 +265,9 @@ class Parts:
         """Become the state of the checkpoint, if there is one. What it says of its own claim and its last
         step is history; this lineage has its own."""
         if beginning.manifest is not None and beginning.state is not None:
-            self.facts.resuming = True
-            self._state.load(beginning.manifest.image, beginning.state.tensors())
-            self.facts.resuming = False
+            self.resuming.load(beginning.manifest, beginning.state.tensors(), ended=beginning.ended)
         self.claim.claim, self.claim.elsewhere = beginning.claim, beginning.elsewhere
-        self.facts.given = None
+        self.facts.found(self.replica)
 
     def _write_down(self, record: Record) -> None:
         """A step has become stable. Called under the engine's lock, before anybody is told of it."""
@@ -229,7 +279,7 @@ class Parts:
             self._fork = fork
             self._ledger.void(view=fork.view, after=fork.step)
         given, self.facts.given = self.facts.given, None
-        if given is not None and 0 < given[0] == record.step - 1:
+        if given is not None and given[2] and 0 < given[0] == record.step - 1:
             # Of the step whose state this replica was given, nobody else may have lived to write.
             self._write(*given)
         self._write(record.step, record.note.view, record.note.shards, record.note.left_out)
@@ -245,11 +295,25 @@ class Parts:
             step=step, view=view, shards=dict(enumerate(owners)), samples=samples, left_out=left_out
         )
 
+    def check_schedules(self) -> None:
+        """Raises ConfigError if one was made since the job was joined."""
+        if self._schedules is not None:
+            self._schedules.check_again()
+
     def unknown_parameters(self) -> list[str]:
         return [name for name, p in self._model.named_parameters() if id(p) not in self._known]
 
-    def close(self) -> None:
-        self.engine.close()
+    @property
+    def chief(self) -> bool:
+        """Whether what comes after the last step is for this replica to do."""
+        return self.facts.chief == self.replica
+
+    def close(self, *, stays: bool) -> None:
+        """`stays`: the job is done here in order, and others may still need this process."""
+        if stays:
+            self.engine.stay_for_others(self.facts.chief)
+        else:
+            self.engine.close()
         self.gradients.close()
         if self.data is not None:
             self.data.close()
@@ -259,7 +323,7 @@ class Parts:
 
 def assemble(
     *,
-    model: nn.Module,
+    model: nn.Module | Mapping[str, nn.Module],
     optimizer: Optimizer | Mapping[str, Optimizer] | None,
     data: Data | None,
     state: Mapping[str, Any],
@@ -271,6 +335,8 @@ def assemble(
     audit: float = 0.0,
     saves: Saves | None = None,
     verify: Verify = None,
+    unchecked_schedules: bool = False,
+    on_purpose: Collection[str] = (),
 ) -> Parts:
     if data is not None and not isinstance(data, Data):
         raise ConfigError(f"data is a {type(data).__name__}: wrap the dataset itself, in outlast.Data.")
@@ -286,7 +352,7 @@ def assemble(
             "one job, and a script joins it once: train all of it in one loop of steps, or give what comes "
             "after it an `outlast run` of its own."
         )
-    run = RunDirectory(given.run) if given is not None else None
+    run = RunDirectory(given.run, given.run_id) if given is not None else None
     wish = _shards_wished(shards, micro_batch, data)
     tiers: Tiers | None = None
     stopped = threading.Event()
@@ -306,12 +372,17 @@ def assemble(
     run_id = _run_id(run)
     rule = checked_rule(rule, shard_count, None if data is None else data.order)
     screening = Screening(audit=checked_audit(audit, exact=exact), exact=exact, lenient=has_scaler(state))
+    model = one_model(model)
     layout = Layout(model)
     ruling = None if rule is None else Ruling(rule, layout)
     centre = None if ruling is None else ruling.centre
     print_ = take_fingerprint() if exact else None
-    facts = Facts(seeding.chosen, shard_count, print_, rule, screening, centre)
-    optimizers = _named(optimizer)
+    freezing = Freezing(model)
+    facts = Facts(seeding.chosen, shard_count, print_, rule, screening, centre, freezing, run_id)
+    optimizers = named_optimizers(optimizer)
+    schedules = None if unchecked_schedules else Schedules(optimizers, state)
+    if schedules is not None:
+        schedules.check()
     claim = HeldClaim()
     training = TrainingState(model, optimizers, _extras(state, data, facts, claim))
     engine: Engine
@@ -343,6 +414,8 @@ def assemble(
     saving: Saving | None = None
     if saves is not None and tiers is not None:
         launcher = run.read().launcher_pid if run is not None else 0
+        if link is not None:
+            link.progress.saves_to(tiers.vaults[0].storage.url)
         saving = Saving(
             replica=core.replica,
             run=run_id,
@@ -390,6 +463,9 @@ def assemble(
         shard_count=shard_count,
         state=training,
         claim=claim,
+        resuming=Resuming(training, facts, data, tiers.url if tiers is not None else "", on_purpose),
+        saves=saving is not None,
+        schedules=schedules,
     )
 
 
@@ -425,17 +501,17 @@ class _Sink:
 
     behind: Reception
 
-    def destination(self, sender: Member, header: Header) -> memoryview | None:
-        return self.behind.destination(sender, header)
+    def destination(self, line: Line, header: Header) -> memoryview | None:
+        return self.behind.destination(line, header)
 
-    def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
-        self.behind.arrived(sender, header, payload)
+    def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
+        self.behind.arrived(line, header, payload)
 
-    def connected(self, peer: Member) -> None:
-        self.behind.connected(peer)
+    def connected(self, line: Line) -> None:
+        self.behind.connected(line)
 
-    def lost(self, peer: Member, why: str) -> None:
-        self.behind.lost(peer, why)
+    def lost(self, line: Line, why: str) -> None:
+        self.behind.lost(line, why)
 
 
 def _shards_wished(shards: int | None, micro_batch: int | None, data: Data | None) -> int:
@@ -454,16 +530,6 @@ def _shards_wished(shards: int | None, micro_batch: int | None, data: Data | Non
             f"shards = {shards}: a step has 1 to {SHARDS_MOST} shards; leave it out for the default."
         )
     return shards or 0
-
-
-def _named(optimizer: Optimizer | Mapping[str, Optimizer] | None) -> dict[str, Optimizer]:
-    if optimizer is None:
-        return {}
-    if isinstance(optimizer, Mapping):
-        return dict(optimizer)
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer.")
-    return {"optimizer": optimizer}
 
 
 def _extras(state: Mapping[str, Any], data: Data | None, facts: Facts, claim: HeldClaim) -> dict[str, Any]:

@@ -23,11 +23,13 @@ from torch import Tensor
 
 from outlast.errors import CheckpointError, OutlastError
 from outlast.protocol.participant import Action, Participant
-from outlast.protocol.step_words import BLANK, Digest, Dropped, GoBack, Verified
+from outlast.protocol.step_words import BLANK, Differ, Digest, Dropped, GoBack, Verified
 from outlast.state.contents import Image, encode_image, pieces
+from outlast.state.entries import Entries, entries_of
 from outlast.state.image import fresh_memory, tensors_in
 from outlast.state.training import TrainingState
 from outlast.train.copying import ShareCopy
+from outlast.train.differing import Report
 from outlast.train.rhythm import Rhythm
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,22 @@ class Circumstances(Protocol):
     given: StepFacts | None
 
 
+def _tensor_digests(share: ShareCopy, image: Image) -> list[bytes]:
+    """Of each tensor of the image, from the pieces of its space in their order."""
+    digests = [blake3() for _ in image.entries]
+    first = 0
+    for piece, part in share.parts():
+        while first < len(digests) and image.entries[first].end <= piece.start:
+            first += 1
+        for index in range(first, len(digests)):
+            entry = image.entries[index]
+            if entry.offset >= piece.stop:
+                break
+            lo, hi = max(entry.offset, piece.start), min(entry.end, piece.stop)
+            digests[index].update(part[lo - piece.start : hi - piece.start])
+    return [digest.digest(DIGEST_BYTES) for digest in digests]
+
+
 class Space:
     """Memory for a whole state, used again by the next copy if it is large enough."""
 
@@ -86,6 +104,8 @@ class Copy:
         self.last: StepFacts = (0, 0, (), ())
         self.share: ShareCopy | None = None
         self.image: Image | None = None
+        self.entries: Entries | None = None
+        """What is in it, once it is hashed."""
         self.held_s = 0.0
         self.busy = True
         """Whether somebody may still write to its space, or read from it."""
@@ -148,6 +168,18 @@ class Comparing:
         self._act(self._participant.digested(step, b"", time.monotonic()))
         return None
 
+    def report(self, differ: Differ) -> Report:
+        """What there is to say about states that differ, from the copies that are here."""
+        copy, verified = self._copies.get(differ.step), self._copies.get(differ.back_to)
+        return Report(
+            self._state,
+            differ,
+            keys=copy.entries.keys if copy is not None and copy.entries is not None else {},
+            verified=verified.entries.digests
+            if verified is not None and verified.entries is not None
+            else b"",
+        )
+
     def begin_anew(self) -> None:
         """What this life knew of its state is void."""
         self._due = self.chosen = self.verified = BLANK
@@ -209,9 +241,12 @@ class Comparing:
         assert copy.share is not None and copy.image is not None
         begun_s = time.thread_time()
         try:
+            # Each tensor by itself, so that it is known what differs if something does.
+            tensors = _tensor_digests(copy.share, copy.image)
             digest = blake3(encode_image(copy.image))
-            for _, part in copy.share.parts():
-                digest.update(part)
+            for one in tensors:
+                digest.update(one)
+            copy.entries = entries_of(copy.image, tensors)
         except CheckpointError as error:
             self._failed(copy, str(error))
             return
@@ -220,9 +255,8 @@ class Comparing:
             copy.busy = False
             self._rhythm.cost(copy.held_s + copy.share.worked_s + worked_s)
             if self._copies.get(copy.step) is copy:
-                self._act(
-                    self._participant.digested(copy.step, digest.digest(DIGEST_BYTES), time.monotonic())
-                )
+                whole, entries = digest.digest(DIGEST_BYTES), copy.entries.digests
+                self._act(self._participant.digested(copy.step, whole, time.monotonic(), entries))
 
     def _failed(self, copy: Copy, reason: str) -> None:
         with self._changed:

@@ -96,6 +96,11 @@ class ShareCopy:
     def size_bytes(self) -> int:
         return sum(map(len, self._ranges))
 
+    @property
+    def void(self) -> str:
+        """Why it cannot be used; empty if it can."""
+        return self._void
+
     def start(self) -> None:
         """Copy the rest in a thread of its own."""
         if not all(self._copied):

@@ -15,13 +15,14 @@ depend on what was asked before. Its length is checked at each load.
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from outlast.errors import ConfigError, DatasetChanged, WorkerDied
 from outlast.train.fetch import Collate, Dataset, Fetcher, ShardKey
@@ -30,6 +31,19 @@ from outlast.train.sampling import SampleOrder, Samples
 from outlast.train.seeding import randomness_kept
 
 _COMPLETED = "completed_steps"
+CHANGEABLE = {"dataset_length": "length", "global_batch": "global_batch"}
+"""What may be changed on purpose when a run goes on from a checkpoint, and what that is called here."""
+
+GLOBAL_BATCH_IS = "the number of samples of a step over all replicas together, whoever is alive"
+_INSTEAD = {
+    "batch_size": f"use global_batch=…, which is {GLOBAL_BATCH_IS}. For what DistributedDataParallel does "
+    "with a batch_size on each process, it is batch_size times the number of processes.",
+    "sampler": "the number of a step says which samples it uses; shuffle=True and seed=… give their order.",
+    "batch_sampler": "the number of a step says which samples it uses; global_batch=… says how many.",
+    "prefetch_factor": "use prefetch=…, a number of shards.",
+    "generator": "use seed=…: the order is drawn anew from it for each pass.",
+    "worker_init_fn": "generators are seeded for each sample, in workers too; leave it out.",
+}
 
 
 class Data:
@@ -39,19 +53,24 @@ class Data:
         self,
         dataset: Dataset,
         *,
-        global_batch: int,
+        global_batch: int | None = None,
         seed: int = 0,
         shuffle: bool = True,
         collate_fn: Collate | None = None,
         num_workers: int = 0,
         prefetch: int = 2,
         drop_last: bool = False,
+        **others: Any,
     ) -> None:
         """
         `global_batch` is the number of samples of a step over all replicas. `num_workers` processes load up
         to `prefetch` shards ahead, each process with a copy of the dataset; 0 loads in the training process,
         when asked. `collate_fn` makes a batch of a list of samples, by default as torch's DataLoader does.
         """
+        _refuse_a_loader(dataset)
+        _refuse_others(others)
+        if global_batch is None:
+            raise ConfigError(f"outlast.Data needs global_batch=…: {GLOBAL_BATCH_IS}.")
         self._dataset = dataset
         self.order = SampleOrder(
             length=_length_of(dataset),
@@ -69,8 +88,16 @@ class Data:
         self._prefetch = prefetch
         self._fetcher = Fetcher(dataset, collate_fn or default_collate, self.order)
         self._loader: Loader | None = None
+        self._may_change: frozenset[str] = frozenset()
+        self.changed: tuple[str, ...] = ()
+        """What was found to differ from a state that was loaded last, or refused."""
         self.completed_steps = 0
         """The cursor: whoever runs the steps sets it to the last one that is done."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many steps a pass over the data takes, with any number of replicas."""
+        return self.order.steps_per_pass
 
     def shards_of(self, step: int, shard_count: int) -> list[range]:
         """The positions of a step's shards in its pass: contiguous, the larger first, some possibly empty."""
@@ -118,15 +145,23 @@ class Data:
         """The cursor, and what the sequence that it points into depends on."""
         return {_COMPLETED: self.completed_steps, **self.order.as_dict()}
 
+    def may_change(self, names: Iterable[str]) -> None:
+        """Load a state that differs in these (see `CHANGEABLE`): from there on, steps have the samples that
+        they have with this data."""
+        self._may_change = frozenset(CHANGEABLE[name] for name in names if name in CHANGEABLE)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         mine = self.state_dict()
+        self.changed = tuple(
+            name for name, field in CHANGEABLE.items() if state.get(field, mine[field]) != mine[field]
+        )
         if unknown := state.keys() ^ mine.keys():
             raise ConfigError(
                 "The saved data state and this version of Outlast do not have these fields in common: "
                 f"{', '.join(sorted(unknown))}. Load it with the version that saved it."
             )
         for field in mine.keys() - {_COMPLETED}:
-            if state[field] != mine[field]:
+            if state[field] != mine[field] and field not in self._may_change:
                 raise ConfigError(
                     f"The saved run used {field} = {state[field]}, but this one has {field} = {mine[field]}: "
                     "the samples of its steps would not be the same. Use the saved value, or start a new run."
@@ -171,6 +206,25 @@ class Data:
                 "same during a run. "
                 "Give Data a fixed list of samples; to use more of them, start a new run."
             )
+
+
+def _refuse_a_loader(dataset: object) -> None:
+    if isinstance(dataset, DataLoader):
+        batch = dataset.batch_size
+        size = f", global_batch={batch} * replicas" if batch else ", global_batch=…"
+        raise ConfigError(
+            "outlast.Data was given a DataLoader. It takes the place of one: give it the dataset itself, "
+            f"outlast.Data(loader.dataset{size}), and collate_fn, num_workers and drop_last as needed."
+        )
+
+
+def _refuse_others(others: Mapping[str, Any]) -> None:
+    """Arguments that a DataLoader has, and Data has not."""
+    for name, value in others.items():
+        if name in _INSTEAD:
+            raise ConfigError(f"outlast.Data has no {name}={value!r}: {_INSTEAD[name]}")
+        known = [p for p in inspect.signature(Data).parameters if p not in ("dataset", "others")]
+        raise ConfigError(f"outlast.Data has no argument {name!r}; it has {', '.join(known)}.")
 
 
 def _length_of(dataset: Dataset) -> int:

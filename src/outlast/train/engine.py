@@ -27,6 +27,7 @@ from outlast.errors import LoopError
 from outlast.kinship import unnice
 from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
+from outlast.parting import before_exit
 from outlast.protocol.member import MemberCore
 from outlast.protocol.messages import Phase
 from outlast.protocol.saving import Save
@@ -38,8 +39,10 @@ from outlast.state.training import TrainingState
 from outlast.train.comparing import Comparing
 from outlast.train.conduct import Conduct
 from outlast.train.exchange import Exchange
+from outlast.train.final import FinalState
 from outlast.train.giving import Giving
 from outlast.train.gradients import Gradients
+from outlast.train.keepsakes import Keep
 from outlast.train.link import Link
 from outlast.train.post import Post
 from outlast.train.reception import Reception
@@ -96,6 +99,7 @@ class Engine:
         """Whether this process only ever follows."""
         self.progress = progress
         self._core = core
+        self._state = state
         self._changed = changed
         self._gradients = gradients
         self._exchange = exchange
@@ -104,6 +108,8 @@ class Engine:
         self._post = post
         self._ending_in: tuple[int, int] | None = None
         """The attempt, (view, step), in which it was said that the loop ends."""
+        self.resting = False
+        """Whether the training thread is at the end of its loop of steps, or behind it."""
         self._stepping = Stepping(
             conduct=self.conduct,
             exchange=exchange,
@@ -126,9 +132,10 @@ class Engine:
             settle=self.settle,
         )
 
-    def on_beginning(self, begin: Callable[[Beginning], None]) -> None:
-        """How what a lineage begins with becomes the own state, before anybody else is given it."""
-        self._taking.on_beginning = begin
+    def on_beginning(self, begin: Callable[[Beginning], None], found: Callable[[], None]) -> None:
+        """How what a lineage begins with becomes the own state, before anybody else is given it; `found` is
+        called first."""
+        self._taking.on_beginning, self._taking.on_founding = begin, found
 
     def reception(self) -> Reception:
         """What the mesh is to call."""
@@ -140,8 +147,11 @@ class Engine:
             act=self.conduct.act,
             broken=self.conduct.break_down,
             wake=self.conduct.wake,
-            connected=self._post.connected,
+            lines=self._post.lines,
+            settle=self.conduct.settle,
+            connected=self.conduct.connected,
             lost=self.conduct.lost,
+            heard_of_gap=self.conduct.heard_of_gap,
         )
 
     @property
@@ -161,6 +171,21 @@ class Engine:
     def apply(self, step: int) -> None:
         """The script has applied the record of this step."""
         self.conduct.applied = step
+        if self._saving is not None:
+            self._saving.keepsakes.ran(step)
+
+    def save(self, name: str, *, last: bool) -> None:
+        """The script wants the state after the present step saved under this name. `last`: it has left the
+        loop of steps, and may do anything to the state when this returns."""
+        assert self._saving is not None
+        with self._changed:
+            step = self.applied if last else self.applied + 1
+            member = self._core.is_member or self._link is None
+            self._saving.keepsakes.ask(name, step, last=last, member=member)
+            due = self._saving.keepsakes.due(step) if last else None
+        if due is not None:
+            self._do(due)
+            self.settle()
 
     # The training thread.
 
@@ -187,6 +212,8 @@ class Engine:
 
     def work(self) -> int | Record:
         """A shard to compute for the step after the applied one, or the record of that step."""
+        if self.resting:
+            self._go_on()
         while True:
             with self._changed:
                 todo = self._next(self._step_work)
@@ -194,11 +221,14 @@ class Engine:
                 return todo
             self._do(todo)
 
-    def _do(self, todo: Save | Digest | GoBack | tuple[Pin, Header] | None) -> None:
+    def _do(self, todo: Save | Keep | Digest | GoBack | tuple[Pin, Header] | None) -> None:
         """What is not the script's."""
         match todo:
             case Save():
                 self._copy(todo)
+            case Keep():
+                assert self._saving is not None
+                self._saving.keepsakes.copy(todo.step, self._gradients.step_buffers())
             case Digest():
                 assert self._comparing is not None
                 self._comparing.copy(todo.step, self._gradients.step_buffers())
@@ -233,19 +263,62 @@ class Engine:
         """The loop of steps ends here: have the state compared, before the script uses it. False if there are
         steps to do again."""
         last = self.applied
+        self._keep()
         while self._comparing is not None and self.applied == last:
             with self._changed:
                 todo = self._next(self._ending_work)
             if isinstance(todo, int | Record):
-                return True
+                break
             self._do(todo)
-            if isinstance(todo, Save | Digest):
+            if isinstance(todo, Save | Keep | Digest):
                 # There is no next step beside which it could be copied.
                 self.settle()
-        return self.applied >= last
+        if self.applied < last:
+            return False
+        self._rest()
+        return True
 
-    def leave_loop(self) -> None:
-        """The training loop is over here: stay until everybody holds the last record."""
+    def _keep(self) -> None:
+        """Copy the last state for those who come back while this script does something else."""
+        if self._link is None or (self._giving.final is not None and self._giving.final.step == self.applied):
+            return
+        final = FinalState(self.applied, self._state, self._gradients.step_buffers())
+        with self._changed:
+            self._giving.final, self._giving.final_is_known = final, False
+
+    def _rest(self) -> None:
+        """The training thread is beside the steps: views change without it, and nobody takes what the script
+        does for a hang, however long it takes."""
+        with self._changed:
+            self.resting = True
+            self.conduct.enter(Phase.ASIDE)
+            if self.progress is not None:
+                self.progress.end()
+            if self._link is not None:
+                self.conduct.at_rest = self._say_at_rest
+                self._giving.final_is_known = self._steps.mode is not Mode.LEARNING or self._taking.has_final
+                self.conduct.act(self.conduct.participant.rest(time.monotonic()))
+                self._giving.give_final()
+
+    def _go_on(self) -> None:
+        """There is another loop of steps."""
+        with self._changed:
+            self.resting = self._steps.resting = self._steps.ending = False
+            self.conduct.at_rest = self._ending_in = None
+            self._giving.forget_final()
+            if self.progress is not None:
+                self.progress.end(ended=False)
+
+    def _say_at_rest(self) -> None:
+        """Under the lock, in a view that began meanwhile: that this replica has left the loop, or that its
+        last state is what it was."""
+        if self._steps.closing:
+            self._stepping.contribute_nothing()
+        elif self._comparing is not None:
+            self.conduct.act(self.conduct.participant.end(time.monotonic()))
+
+    def end_early(self) -> None:
+        """The script has left the loop of steps, wherever it was."""
         last = self.applied
         if not self.end_loop():
             raise LoopError(
@@ -253,22 +326,69 @@ class Engine:
                 "not that of the other replicas, so the result may be wrong. Do not break out of the loop: "
                 "job.steps() does what has to be done again"
             )
+
+    def leave_loop(self) -> None:
+        """The training loop is over here: stay until everybody holds the last record."""
+        last = self.applied
+        self.end_early()
         while True:
             with self._changed:
-                self._steps.closing = True
+                if not self._steps.closing:
+                    self.conduct.act(self.conduct.participant.close(time.monotonic()))
                 todo = self._next(self._closing_work)
-            if isinstance(todo, Save | Digest):
+            if isinstance(todo, Save | Keep | Digest):
                 self._do(todo)
                 self.settle()
-            elif isinstance(todo, tuple):
-                self._giving.serve(*todo, at_once=True)
-            elif todo is None or isinstance(todo, GoBack):
-                raise LoopError(
-                    f"replica {self._core.replica} left the loop of steps after step {self.applied}, and "
-                    f"its place in the job was lost then ({self.conduct.over}): it may not be complete"
-                )
-            else:
+            elif todo is None:
+                self._come_back(last)
+            elif isinstance(todo, int | Record):
                 return
+            else:
+                raise LoopError(
+                    f"replica {self._core.replica} left the loop of steps after step {last}, and the states "
+                    "of replicas were found to differ then: the result may be wrong"
+                )
+
+    def _come_back(self, last: int) -> None:
+        """It was evicted behind its last step, or cut off: a new life is given the same state, and leaves."""
+        self._taking.get()
+        if self.applied != last:
+            raise LoopError(
+                f"replica {self._core.replica} left the loop of steps after step {last}, and came back to a "
+                f"job that is at step {self.applied}. All must leave it at the same step"
+            )
+        self._rest()
+
+    def done(self, *, chief: bool) -> None:
+        """All steps are done here. The process may end from now on, and only from now on is that no death;
+        when the chief's does, the job is done."""
+        with self._changed:
+            if chief and self.progress is not None:
+                self.progress.close_job()
+            self.conduct.enter(Phase.DONE)
+
+    def stay_for_others(self, chief: int) -> None:
+        """The `with` block is left, and the script goes on. When it has ended, the chief's process exits, and
+        the others stay until the job is over: they have the final state, should the chief be killed and
+        have to do its work again."""
+        if self._link is None:
+            self.close()
+            return
+        if self._saving is not None:
+            self._saving.close(clean=self.conduct.all_done)
+        with self._changed:
+            self.conduct.save_no_more()
+        self._saving = None
+        before_exit(lambda status: self._part(chief, stays=status == 0 and chief != self._core.replica))
+
+    def _part(self, chief: int, *, stays: bool) -> None:
+        if stays:
+            assert self._link is not None
+            with self._changed:
+                self.conduct.act(self.conduct.participant.set_staying(chief, time.monotonic()))
+                while self.conduct.outcome is None and not self._link.leave_requested:
+                    self._changed.wait(LOOK_AGAIN_S)
+        self.close()
 
     def fail(self, reason: str, shard: int) -> None:
         """This process ends by an error of its own; tell everybody before its slow exit."""
@@ -329,7 +449,7 @@ class Engine:
 
     def _next(
         self, look: Callable[[], int | Record | None]
-    ) -> int | Record | tuple[Pin, Header] | Save | Digest | GoBack | None:
+    ) -> int | Record | tuple[Pin, Header] | Save | Keep | Digest | GoBack | None:
         """A shard or a record, by `look`; a snapshot to give, a share to save, a state to compare or to go
         back to; or None: get the state anew. For one who closes: a number means that everybody is done."""
         entered: Phase | None = None
@@ -367,9 +487,12 @@ class Engine:
                 with unlocked(self._changed):
                     self._giving.settle()
 
-    def _save_due(self) -> Save | None:
+    def _save_due(self) -> Save | Keep | None:
         if self._saving is None:
             return None
+        keep = self._saving.keepsakes.due(self.applied)
+        if keep is not None:
+            return keep
         compares = self._comparing is not None and len(self.view.members) > 1
         chosen = self._comparing.chosen == self.applied if self._comparing is not None and compares else None
         return self._saving.due(self.applied, time.monotonic(), chosen=chosen)
@@ -406,20 +529,33 @@ class Engine:
                 f"replica {others} went on. All must leave it at the same step: give job.steps() the run's "
                 "total and do not break out of the loop on one replica only"
             )
-        steps = self._steps
-        if steps.mode is Mode.LEARNING and steps.newest <= self.applied:
+        if self._learned_all():
             # It has applied everything that it was given; the others end the job.
             return 1
         self._stepping.contribute_nothing()
         return None
 
+    def _learned_all(self) -> bool:
+        """Whether this replica only learns, and has the final state; nobody compares it with that of others.
+        So where states are compared, it has to be given to it as the final one: else it begins a new life,
+        which is, since no more steps are done when that comes into a view."""
+        steps = self._steps
+        if steps.mode is not Mode.LEARNING or steps.newest > self.applied:
+            return False
+        if self._comparing is None or self._shadow or self._taking.has_final:
+            return True
+        self.conduct.over = "what it has learned may not be what the run ends with"
+        self.conduct.wake()
+        return False
+
     def _ending_work(self) -> int | None:
         """1 when the last state was compared, or cannot be."""
         steps = self._steps
-        if steps.mode is Mode.LEARNING and steps.newest <= self.applied:
+        if self._learned_all():
             return 1
         attempt = (self.view.number, steps.step)
-        if steps.mode is Mode.RUNNING and steps.newest == self.applied and self._ending_in != attempt:
+        at_work = steps.mode in (Mode.RUNNING, Mode.PAUSED) and steps.newest == self.applied
+        if at_work and self._ending_in != attempt:
             self._ending_in, self.conduct.ended = attempt, -1
             self.conduct.take_part()
             self.conduct.enter(Phase.WAITING)

@@ -21,6 +21,7 @@ from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.court import Court
 from outlast.train.flats import FlatPool
+from outlast.train.keepsakes import refuse_to_save_alone
 from outlast.train.layout import Layout
 from outlast.train.records import Record
 from outlast.train.ruling import Ruling, check_part
@@ -36,6 +37,8 @@ ROUNDS_MOST = 8
 WAIT_BYTES = 60 << 10
 """What is no larger waits for the word that follows it (a part follows contributions, a sum follows results),
 so that a small model's step costs two messages and not four."""
+
+NO_NODE = Node(0, 0)
 
 
 class Exchange:
@@ -149,6 +152,8 @@ class Exchange:
         pending: int,
         save: int = 0,
         check: Check | None = None,
+        asked: tuple[str, ...] | None = None,
+        keeps: tuple[int, ...] = (),
     ) -> None:
         """Send what has not been sent yet in this attempt, and write down what goes with it."""
         round_ = self.round(step)
@@ -158,11 +163,25 @@ class Exchange:
                 if (node.node, bucket) not in round_.sent:
                     round_.own(node.node, bucket, node.flat, self._lease(node))
             notes.append(self._note(node))
-        round_.parts[self._replica] = PartNote(nodes=tuple(notes), pending=pending, save=save, check=check)
+        note = PartNote(nodes=tuple(notes), pending=pending, save=save, check=check, asked=asked, keeps=keeps)
+        round_.parts[self._replica] = note
 
-    def contribute_nothing(self, step: int, check: Check | None = None) -> None:
+    def contribute_nothing(
+        self,
+        step: int,
+        check: Check | None = None,
+        asked: tuple[str, ...] | None = None,
+        keeps: tuple[int, ...] = (),
+    ) -> None:
         """This replica has left the loop of steps."""
-        self.round(step).parts[self._replica] = PartNote(closing=True, check=check)
+        note = PartNote(closing=True, check=check, asked=asked, keeps=keeps)
+        self.round(step).parts[self._replica] = note
+
+    def last_words(self, step: int) -> dict[int, PartNote]:
+        """What members have said when all of them had left the loop before this step."""
+        parts = self.round(step).parts
+        refuse_to_save_alone(parts, step - 1)
+        return parts
 
     def part(self, step: int, trial: int) -> PartNote:
         """What goes with the own part."""
@@ -178,8 +197,7 @@ class Exchange:
     def _show(
         self, step: int, to: int, place: int, bucket: int, node: Node, memory: memoryview, whole: Tensor
     ) -> None:
-        header = self._header(Kind.SCATTER, step, bucket, memory)
-        header = header._replace(lo=node.lo, hi=node.hi, flags=Trial.HEARING, offset=place)
+        header = self._header(Kind.SCATTER, step, bucket, memory, node, flags=Trial.HEARING, offset=place)
         self._send(to, header, memory, self._sums.lease(whole), False)
 
     def _note(self, node: NodeSum) -> NodeNote:
@@ -194,23 +212,28 @@ class Exchange:
     def _scatter(
         self, step: int, owner: int, bucket: int, node: Node, memory: memoryview, keep: object
     ) -> None:
-        header = self._header(Kind.SCATTER, step, bucket, memory)
-        more = header.size <= WAIT_BYTES
-        self._send(owner, header._replace(lo=node.lo, hi=node.hi), memory, keep, more)
+        header = self._header(Kind.SCATTER, step, bucket, memory, node)
+        self._send(owner, header, memory, keep, header.size <= WAIT_BYTES)
 
     def _result(self, step: int, bucket: int, memory: memoryview) -> None:
-        header = self._header(Kind.RESULT, step, bucket, memory)
+        header = self._header(Kind.RESULT, step, bucket, memory, flags=self.round(step).trial)
         for owner in self.plan.others:
             self._send(owner, header, memory, None, header.size <= WAIT_BYTES)
 
-    def _header(self, kind: Kind, step: int, bucket: int, memory: memoryview) -> Header:
+    def _header(
+        self,
+        kind: Kind,
+        step: int,
+        bucket: int,
+        memory: memoryview,
+        node: Node = NO_NODE,
+        flags: int = 0,
+        offset: int = 0,
+    ) -> Header:
+        view = self.plan.view.number
+        # In the order of its fields: there is one of these for every piece of every gradient of every step.
         return Header(
-            kind,
-            bucket=bucket,
-            incarnation=self._incarnation,
-            view=self.plan.view.number,
-            step=step,
-            size=memory.nbytes,
+            kind, flags, bucket, self._incarnation, view, step, node.lo, node.hi, offset, memory.nbytes
         )
 
     # In.
@@ -248,6 +271,9 @@ class Exchange:
             if header.flags == Trial.FIRST:
                 check_part(round_.plan, sender, payload)
                 round_.parts[sender] = payload
+                if self._replica in round_.parts:
+                    # All have to hear of it before somebody is out of the view for that, and others go on.
+                    refuse_to_save_alone(round_.parts, header.step - 1)
         elif isinstance(payload, bytes):
             if header.kind == Kind.SUM and header.flags == Trial.FIRST and self.screening is not None:
                 self.court(header.step).take_numbers(sender, payload)
@@ -256,7 +282,7 @@ class Exchange:
         elif header.kind == Kind.SCATTER:
             round_.scattered(sender, header.bucket, Node(header.lo, header.hi), payload)
         elif header.kind == Kind.RESULT:
-            round_.resulted(sender, header.bucket, payload)
+            round_.resulted(sender, header.bucket, payload, header.flags)
 
     def _take_in_hearing(self, sender: int, header: Header, payload: memoryview | PartNote | bytes) -> None:
         court = self._court_for(sender, header.step)
@@ -300,6 +326,8 @@ class Exchange:
             self.court(step).look()
             return
         round_.concluded()
+        refuse_to_save_alone(round_.parts, step - 1)
+        round_.trial = trial
         if self._ruling is not None:
             self._ruling.settle(round_)
         elif trial == Trial.FINAL:
@@ -310,6 +338,7 @@ class Exchange:
     def record(self, step: int, verdict: Verdict = NOTHING_SAID) -> Record:
         """The attempt at this step is complete."""
         round_ = self._rounds.pop(step)
+        round_.completed()
         self._courts.pop(step, None)
         record = Record(step, round_.record, round_.note(verdict), self.vectors)
         round_.release()

@@ -21,6 +21,7 @@ from outlast.mesh.kinds import Kind, Way
 from outlast.protocol.step_words import FeedAgain, HandOver, Pin
 from outlast.protocol.views import Member, View
 from outlast.state.training import TrainingState
+from outlast.train.final import FinalState
 from outlast.train.gradients import Gradients
 from outlast.train.post import Post
 from outlast.train.records import Record
@@ -44,23 +45,50 @@ class Giving:
         self._gradients = gradients
         self._post = post
         self._pins: list[tuple[Pin, Header]] = []
-
+        self.final: FinalState | None = None
+        """The state at the end of the loop, while the training thread is beside the steps."""
+        self.final_is_known = False
+        """Whether all have compared that one, so that it is what the run ends with."""
         self._gifts: list[tuple[Gift, Member, Header]] = []
         """What is being copied; only the training thread touches it."""
+        self._promised: set[Member] = set()
+        """Those that have been told what they are given, and not been given all of it."""
         self._at_once = False
         """Whether the script changes the state in the middle of steps, so that nothing can be copied then."""
 
     def clear(self) -> None:
         self._pins.clear()
+        self._promised.clear()
+        self.forget_final()
+
+    def owed(self, applied: int) -> set[Member]:
+        """Those that wait for a share of the state from this replica. It comes at the end of a step, which
+        may take minutes, so they have to be told that it comes."""
+        return self._promised | {pin.to for pin, _ in self._pins if pin.step >= applied}
+
+    def forget_final(self) -> None:
+        """It was not the end, or not the right one."""
+        self.final, self.final_is_known = None, False
 
     def go_back(self, step: int) -> None:
         """States after this step are void."""
+        self.forget_final()
         self._pins = [entry for entry in self._pins if entry[0].step <= step]
 
     def pin(self, pin: Pin, header: Header) -> None:
         """Remember whom to give the state after which step; the header names the view that decided it."""
         if self._replica in pin.servers:
             self._pins.append((pin, header))
+
+    def give_final(self) -> None:
+        """Under the lock: give the final state to whoever waits for it, whatever the training thread does."""
+        while self.final is not None and (due := self.due(self.final.step)) is not None:
+            pin, header = due
+            crash.reach("serving", pin.step)
+            header = header._replace(step=pin.step, flags=int(self.final_is_known))
+            self._post.send(pin.to, header._replace(kind=Kind.IMAGE), self.final.image)
+            for index, memory in self.final.share(pin, self._replica):
+                self._post.send(pin.to, header._replace(kind=Kind.PIECE, lo=index), memory)
 
     def due(self, applied: int) -> tuple[Pin, Header] | None:
         """A snapshot to be made now, while the model holds the result of that step."""
@@ -77,6 +105,7 @@ class Giving:
         header = header._replace(kind=Kind.IMAGE, step=pin.step)
         with self._changed:
             self._post.send(pin.to, header, gift.image)
+            self._promised.add(pin.to)
         self._gifts.append((gift, pin.to, header))
         if at_once or self._at_once:
             self.settle()
@@ -97,9 +126,12 @@ class Giving:
             except CheckpointError as error:
                 # It misses the pieces, and asks again.
                 self._at_once = True
+                with self._changed:
+                    self._promised.discard(to)
                 log.warning("replica %d is not given the state after this step: %s", to.replica, error)
                 continue
             with self._changed:
+                self._promised.discard(to)
                 for index, memory in pieces:
                     self._post.send(to, header._replace(kind=Kind.PIECE, lo=index), memory)
 

@@ -91,8 +91,8 @@ class Gradients:
             if parameter.requires_grad:
                 raise ConfigError(
                     f"The parameter {name} was frozen when the job was joined and is trainable now, so its "
-                    "gradient would stay on this replica. Join with it trainable and leave it out of the "
-                    "optimizer until it should be trained."
+                    "gradient would stay on this replica. Join with it trainable, and freeze it after that "
+                    "until it should be trained."
                 )
         self._buffers.remember()
         self._expectation.start_step()
@@ -201,6 +201,14 @@ class Gradients:
         """Tensors that a shard may have changed, by their `id`, and what they were when the step began."""
         return self._buffers.saved()
 
+    def buffers_digest(self) -> bytes:
+        """Of the buffers from which all shards of this step start; empty for a model without any."""
+        return self._buffers.digest()
+
+    def buffer_entries(self) -> bytes:
+        """Digests of each of them."""
+        return self._buffers.entries()
+
     def take(self, record: Tensor, weight: float, mask: int, integers: dict[int, bytes]) -> None:
         """The step's result, as sums that have this weight: set `.grad` and the buffers to the mean. Both are
         the user's; the record stays as it is."""
@@ -293,7 +301,7 @@ class Gradients:
         shard.lead_to(node, siblings, self._sums.is_sent(node))
 
     def _finish(self, shard: OpenShard) -> None:
-        shard.finish(*self._buffers.end_shard(shard.weight, shard.views))
+        shard.finish(*self._buffers.end_shard(shard.weight, shard.flat))
         self._sums.settle(shard.sum, shard.shard, shard.siblings)
         if shard.is_sent:
             self._on_node(shard.sum)

@@ -29,6 +29,7 @@ from outlast import crashpoints as crash
 from outlast.errors import ConfigError, DataError, LoopError, OutlastError
 from outlast.protocol.messages import Phase
 from outlast.rules import Rule
+from outlast.state.vault.names import ENDED, check_name
 from outlast.state.vault.retention import Keep
 from outlast.train.assembly import Parts, Saves, assemble
 from outlast.train.cadence import Every
@@ -38,6 +39,7 @@ from outlast.train.rhythm import Verify
 from outlast.train.saving import Settings
 from outlast.train.screening import Screened
 from outlast.train.seeding import seed_shard
+from outlast.train.together import guarded
 
 CHECK_EVERY = 100
 """Steps between two looks at the model's list of parameters, which takes a while for large models."""
@@ -60,6 +62,22 @@ class Step:
     def number(self) -> int:
         """From 1 up; the same on every replica."""
         return self._record.step if self._record is not None else self._parts.engine.applied + 1
+
+    @property
+    def epoch(self) -> int:
+        """The pass over the data that this step is in, from 0 up."""
+        return (self.number - 1) // self._steps_per_epoch
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether this step is the last one of its pass over the data."""
+        return self.number % self._steps_per_epoch == 0
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        if self._parts.data is None:
+            raise self._wrong("epochs are passes over `data`, and outlast.join was given none")
+        return self._parts.data.steps_per_epoch
 
     @property
     def loss(self) -> float:
@@ -138,6 +156,17 @@ class Job:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._step: Step | None = None
+        self._total: int | None = None
+        self._entered = False
+        """Whether the `with` block has begun."""
+        self._left_loop = False
+        """Whether the script is behind its loop of steps."""
+        self._broke_out = False
+        """Whether it has left that by `break`, and nothing has come of it yet."""
+        self._in_order = False
+        """Whether the `with` block has been left as it should be."""
+        self._saved = False
+        """Whether it has asked for a save."""
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_update) for optimizer in parts.optimizers
         ]
@@ -151,7 +180,12 @@ class Job:
 
     @property
     def chief(self) -> bool:
-        """True on one member of a view: a convenience for printing, not a lock."""
+        """True on one replica, which prints and evaluates for all. From the last step on it stays with that
+        replica: if it is killed, with its next life, which has the rest of the script to do again. Before
+        that it may pass to another at any time: a convenience, not a lock."""
+        self._end_what_was_left()
+        if self._parts.engine.resting:
+            return self._parts.chief
         return self._parts.engine.view.chief == self.replica
 
     @property
@@ -162,6 +196,12 @@ class Job:
     @property
     def steps_done(self) -> int:
         return max(0, self._parts.engine.applied)
+
+    @property
+    def id(self) -> str:
+        """The run's own, the same whenever it goes on from its checkpoints: for what is kept elsewhere, such
+        as `wandb.init(id=job.id, resume="allow")`. Known once the `with` block has begun."""
+        return self._parts.facts.id
 
     @property
     def screened(self) -> Screened:
@@ -178,21 +218,75 @@ class Job:
         it ends when all have the same one; else some steps are done again."""
         if not isinstance(total, int) or total < 0:
             raise ConfigError(f"job.steps({total!r}): a run has 0 or more steps; say how many in total.")
-        engine = self._parts.engine
+        if not self._entered:
+            # Nothing is running that could ever end a step.
+            raise LoopError(
+                f"replica {self.replica}: job.steps() outside of its `with` block. Write "
+                "`with outlast.join(...) as job:`, and the loop of steps inside of it"
+            )
+        engine, facts = self._parts.engine, self._parts.facts
+        if self._end_what_was_left():
+            # It was not the end of the run.
+            facts.ended = 0
+        self._parts.resuming.tell(total)
+        # One that the script has ended before stays as it is.
+        total = self._total = facts.ended or total
+        self._left_loop = False
+        self._parts.expect(total)
         while engine.applied < total or not engine.end_loop():
             if engine.applied >= total:
                 continue
             self._check_parameters(engine.applied)
             step = self._step = Step(self)
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                # By `break`, or an exception is on its way.
+                self._left_loop = self._broke_out = True
+                self._step = step if step._begun else None
+                raise
             if not step.done:
                 raise self._left_early(step)
             self._finish(step)
         self._step = None
+        self._left_loop = True
+
+    def save(self, name: str) -> None:
+        """Have the state after this step saved as a checkpoint of that name, such as "best"; after the loop
+        of steps, the last state.
+
+        All replicas call it alike, after the update. It returns at once: the checkpoint is made in the
+        background, and the end of the `with` block waits for it. From then on the name stands for this
+        checkpoint, which is kept until the name moves on to a newer one.
+        """
+        check_name(name)
+        if not self._parts.saves:
+            raise ConfigError(
+                f"job.save({name!r}) has no place to save to: give outlast.join one, such as "
+                'checkpoints="runs/one" or checkpoints="s3://bucket/run".'
+            )
+        step = self._step
+        if step is not None and not step.done:
+            raise step._wrong(
+                f"job.save({name!r}) saves the state after a step: call it after the loop over the step's "
+                "shards and the optimizer's step()"
+            )
+        if step is None and not self._left_loop:
+            raise LoopError(
+                f"replica {self.replica}: job.save({name!r}) was called before the first step. Call it in "
+                "the body of a step, after the update, or after the loop of steps"
+            )
+        self._save(name)
+
+    def _save(self, name: str) -> None:
+        self._end_what_was_left()
+        self._saved = True
+        self._parts.engine.save(name, last=self._step is None)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Long work beside the steps, such as an evaluation: it must not look like a hang."""
+        self._end_what_was_left()
         progress = self._parts.progress
         if progress is None:
             yield
@@ -201,7 +295,7 @@ class Job:
         try:
             yield
         finally:
-            progress.enter(Phase.COMPUTING)
+            progress.enter(Phase.ASIDE if self._parts.engine.resting else Phase.COMPUTING)
 
     def __enter__(self) -> Job:
         try:
@@ -210,6 +304,7 @@ class Job:
             self._fail(error)
             self._close()
             raise
+        self._entered = True
         return self
 
     def __exit__(
@@ -240,12 +335,29 @@ class Job:
             self._close()
 
     def _leave(self) -> None:
-        if self._step is not None and self._step.done:
-            # The loop was left in the body of a step whose update has been made.
-            self._finish(self._step)
+        self._left_loop = self._broke_out = True
+        self._end_what_was_left()
+        applied, total = self._parts.engine.applied, self._total
+        early = total is not None and applied < total
+        if self._parts.saves and (early or (self._saved and self._parts.facts.ended)):
+            # The script has decided that this is the end, and so it is when the run is started again; also if
+            # the last state is saved once more under some name.
+            self._save(ENDED)
         self._parts.engine.leave_loop()
-        if self._parts.progress is not None:
-            self._parts.progress.enter(Phase.DONE)
+        self._parts.engine.done(chief=self._parts.chief)
+        self._in_order = True
+
+    def _end_what_was_left(self) -> bool:
+        """The script has broken out of its loop of steps, in the body of a step whose update has been made,
+        and does something else now. Whoever is given the state from here on does no more steps either."""
+        step = self._step
+        if not self._broke_out or step is None or not step.done:
+            return False
+        self._broke_out = False
+        self._finish(step)
+        self._parts.facts.ended = step.number
+        self._parts.engine.end_early()
+        return True
 
     def _finish(self, step: Step) -> None:
         engine = self._parts.engine
@@ -268,7 +380,7 @@ class Job:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._parts.close()
+        self._parts.close(stays=self._in_order)
 
     def _left_early(self, step: Step) -> LoopError:
         if not step._begun:
@@ -280,7 +392,7 @@ class Job:
             "not break out of it: every shard counts, and the loop ends by itself"
         )
 
-    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         step = self._step
         if step is not None and step._left:
             raise self._left_early(step)
@@ -296,6 +408,7 @@ class Job:
                 "scaler.step(optimizer) instead, or leave the scaler out of `state`: then what is not "
                 "finite is left out"
             )
+        return guarded(optimizer, args, kwargs) if step is not None else None
 
     def _goes_past_the_scaler(self, step: Step, optimizer: Optimizer) -> bool:
         record = step._record
@@ -313,18 +426,22 @@ class Job:
     def _check_parameters(self, applied: int) -> None:
         if applied > CHECK_FIRST and applied % CHECK_EVERY:
             return
+        try:
+            self._parts.check_schedules()
+        except ConfigError as error:
+            raise LoopError(f"replica {self.replica}, step {applied + 1}: {error}") from None
         added = self._parts.unknown_parameters()
         if added:
             raise LoopError(
                 f"replica {self.replica}, step {applied + 1}: the model has parameters that it did not have "
                 f"when the job was joined: {', '.join(added[:5])}. Build the whole model before "
-                "outlast.join(), and freeze what should not train yet"
+                "outlast.join(), and freeze after it what should not train yet"
             )
 
 
 def join(
     *,
-    model: nn.Module,
+    model: nn.Module | Mapping[str, nn.Module],
     optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
     data: Data | None = None,
     state: Mapping[str, Any] | None = None,
@@ -340,10 +457,13 @@ def join(
     keep_every: int | None = None,
     compress: bool = False,
     verify: Verify = "auto",
+    unchecked_schedules: bool = False,
+    changed: Sequence[str] = (),
 ) -> Job:
     """Take part in the run that this process was started for, or run alone if it was started by hand.
 
-    model, optimizer: what is trained. All replicas begin with the same values, whatever each was made with.
+    model, optimizer: what is trained, each one or several by name. All replicas begin with the same values,
+        whatever each was made with.
     data: where shards come from. Without it, a step yields the numbers of this replica's shards.
     state: whatever else belongs to the training state (schedules, counters), by name; anything that has
         `state_dict` and `load_state_dict` and holds tensors and plain data.
@@ -364,9 +484,13 @@ def join(
     keep_last, keep_every: which checkpoints are kept: the newest ones, and those of every so many steps.
     compress: store chunks compressed, which takes more CPU and less storage.
     verify: how often replicas compare digests of their whole state: after so many steps, or "auto", as often
-        as takes less than 0.5 % of the time. If one differs, all go back to the last state that was the same
-        everywhere, and do those steps again. Takes twice the state in host memory; None switches it off, as
-        exact=False does.
+        as takes less than 0.5 % of the time; those of the model's buffers are compared in every step. If one
+        differs, all go back to the last state that was the same everywhere, and do those steps again. Takes
+        twice the state in host memory; None switches it off, as exact=False does.
+    unchecked_schedules: let learning-rate schedules of the optimizers pass that are in no entry of `state`.
+        Without it they are refused: who comes back would train with other rates than the others.
+    changed: what differs on purpose from the checkpoint that the run goes on from, such as
+        ("weight_decay",), ("global_batch",) or ("dataset_length",). A wrong name lists the right ones.
     """
     saves = None
     if checkpoints is not None:
@@ -392,5 +516,16 @@ def join(
             audit=audit,
             saves=saves,
             verify=verify,
+            unchecked_schedules=unchecked_schedules,
+            on_purpose=_names(changed),
         )
     )
+
+
+def _names(changed: Any) -> tuple[str, ...]:
+    if isinstance(changed, str):
+        # A word is a sequence of letters, too.
+        return (changed,)
+    if not isinstance(changed, Sequence) or not all(isinstance(name, str) for name in changed):
+        raise ConfigError(f'changed = {changed!r}: give names, such as ("weight_decay",).')
+    return tuple(changed)

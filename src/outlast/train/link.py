@@ -54,7 +54,7 @@ class Link:
         shards: int = 0,
         on_view: Callable[[View], None] = lambda _: None,
     ) -> None:
-        directory = RunDirectory(handover.run)
+        directory = RunDirectory(handover.run, handover.run_id)
         run = directory.read()
         self._job = run.spec.name
         self._coordinator = run.address
@@ -114,6 +114,7 @@ class Link:
         self._decider = decider
 
     def open(self) -> None:
+        self.progress.join()
         self._thread.start()
 
     def close(self) -> None:
@@ -139,10 +140,6 @@ class Link:
     def leave(self) -> None:
         """Ask to be taken out of the view; wait for a view without this replica, then exit."""
         self._do(lambda: self._core.set_leaving(time.monotonic()))
-
-    def complain(self, unreachable: frozenset[int]) -> None:
-        """Say which peers cannot be reached; the empty set takes everything back."""
-        self._do(lambda: self._core.set_unreachable(unreachable, time.monotonic()))
 
     def fail(self, reason: str, step: int, shard: int) -> None:
         """This process is about to end by its own fault; say so before its slow exit."""

@@ -1,26 +1,35 @@
 """What goes out to peers: at once if they are connected, and when they are if not yet.
 
 A view names its members the moment it is adopted; the connections with them may take a moment longer. What
-is said in that moment is kept, per life, until the connection is there or the life is out of the view.
+is said in that moment waits. What may be sent at all, and over which connection, is decided by
+`protocol/lines.py`; here is what does it.
 
 Both ends are lives. The training thread lags behind: it may still send what was decided in a life of this
-replica that is over, or what is for a life of a peer that is. Nobody waits for that, so it is dropped. It
-must not be kept: there will never be a connection for it, and whatever is said afterwards waits behind it.
+replica that is over, or what is for a life of a peer that is. Nobody waits for that, so it is dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import NOTE_BYTES, SHARES, Kind, Way, encode
 from outlast.mesh.transport import Mesh
+from outlast.protocol.lines import Line, Lines
 from outlast.protocol.views import Member, View
 from outlast.train.records import Record
 
-WAITING_MOST = 4096
-"""Frames kept for a learner that is not connected yet."""
+
+class Outgoing(NamedTuple):
+    """A frame, and how it may be sent."""
+
+    header: Header
+    payload: memoryview | bytes
+    keep: object = None
+    more: bool = False
+    droppable: bool = False
 
 
 class Post:
@@ -28,34 +37,26 @@ class Post:
 
     def __init__(self, mesh: Mesh | None) -> None:
         self._mesh = mesh
-        self._life = 0
-        self._present: set[Member] = set()
-        self._waiting: dict[Member, list[tuple[Header, memoryview | bytes, object]]] = {}
-        self._met: set[Member] = set()
+        self.lines: Lines[Outgoing] = Lines()
 
     def adopt(self, view: View, life: int) -> None:
         """These are the peers from now on, and this is the life in which they are written to."""
-        if life != self._life:
-            self._life = life
-            self._waiting.clear()
-            self._met.clear()
-        self._present = {*view.members, *view.learners}
-        self._waiting = {peer: frames for peer, frames in self._waiting.items() if peer in self._present}
-        self._met &= self._present
+        self.lines.adopt(view, life)
 
-    def connected(self, peer: Member) -> None:
-        self._met.add(peer)
-        for header, payload, keep in self._waiting.pop(peer, ()):
-            self.send(peer, header, payload, keep)
+    def connected(self, line: Line) -> None:
+        frames, gap = self.lines.connected(line)
+        if gap:
+            self._push(line, Outgoing(Header(Kind.GAP, incarnation=line.own, view=self.lines.era), b""))
+        for frame in frames:
+            if not self._push(line, frame):
+                break
 
-    def has_met(self, peer: Member) -> bool:
-        """Whether there has been a connection with this life of a peer, in the present life here."""
-        return peer in self._met
-
-    @property
-    def waiting(self) -> dict[int, int]:
-        """How many frames wait, for which replica."""
-        return {peer.replica: len(frames) for peer, frames in self._waiting.items()}
+    def cut(self, peer: Member, why: str) -> None:
+        """Something that came from this peer is not taken, so nothing that follows it may be."""
+        line = self.lines.line(peer)
+        self.lines.give_up(peer)
+        if line is not None and self._mesh is not None:
+            self._mesh.drop(peer.replica, why, line)
 
     def all(self, peers: Iterable[Member], header: Header, payload: bytes = b"") -> None:
         for peer in peers:
@@ -68,22 +69,25 @@ class Post:
         payload: memoryview | bytes = b"",
         keep: object = None,
         *,
+        more: bool = False,
         droppable: bool = False,
     ) -> None:
-        assert self._mesh is not None, "who is alone has nobody to write to"
-        if header.incarnation != self._life or peer not in self._present:
+        """A frame that is `droppable` costs one who does not keep up the connection."""
+        if header.incarnation != self.lines.own:
             return
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
-        header = header._replace(size=size)
-        if peer not in self._waiting and self._mesh.send(
-            peer.replica, header, payload, keep=keep, droppable=droppable
-        ):
-            return
-        waiting = self._waiting.get(peer, ())
-        if droppable and (peer in self._met or len(waiting) >= WAITING_MOST):
-            # It was dropped because it does not keep up, or does not come; it has to start over anyway.
-            return
-        self._waiting.setdefault(peer, []).append((header, payload, keep))
+        frame = Outgoing(header.sized(size), payload, keep, more, droppable)
+        line = self.lines.route(peer, frame, size if droppable else 0)
+        if line is not None:
+            self._push(line, frame)
+
+    def _push(self, line: Line, frame: Outgoing) -> bool:
+        assert self._mesh is not None, "who is alone has nobody to write to"
+        header, payload, keep, more, droppable = frame
+        sent = self._mesh.send(line, header, payload, keep=keep, more=more, droppable=droppable)
+        if not sent:
+            self.lines.lost(line)
+        return sent
 
     def record(self, peer: Member, record: Record, header: Header, way: Way, place: int, count: int) -> None:
         """Every `count`-th share of a record, beginning with `place`."""

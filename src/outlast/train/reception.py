@@ -18,6 +18,7 @@ import msgspec
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import Header
 from outlast.mesh.kinds import CHECK, HOLDING, PART, Kind, Way, decode
+from outlast.protocol.lines import Line, Lines
 from outlast.protocol.member import Frame
 from outlast.protocol.participant import Action, Participant
 from outlast.protocol.saving import SaveBody, Saved, Stripe, Unable
@@ -59,8 +60,11 @@ class Reception:
         act: Callable[[list[Action]], None],
         broken: Callable[[Exception], None],
         wake: Callable[[], None],
-        connected: Callable[[Member], None],
-        lost: Callable[[Member], None],
+        lines: Lines[Any],
+        settle: Callable[[], None],
+        connected: Callable[[Line], None],
+        lost: Callable[[Line, str], None],
+        heard_of_gap: Callable[[Line, int], None],
     ) -> None:
         self._participant = participant
         self._exchange = exchange
@@ -69,11 +73,17 @@ class Reception:
         self._act = act
         self._broken = broken
         self._wake = wake
+        self._lines = lines
+        self._settle = settle
         self._connected = connected
         self._lost = lost
+        self._heard_of_gap = heard_of_gap
 
-    def destination(self, sender: Member, header: Header) -> memoryview | None:
+    def destination(self, line: Line, header: Header) -> memoryview | None:
+        sender = line.peer
         with self._changed:
+            if not self._lines.takes(line, header.view):
+                return None
             match header.kind:
                 case Kind.SCATTER | Kind.RESULT:
                     return self._exchange.destination(sender, header)
@@ -85,10 +95,14 @@ class Reception:
                     return self._supply.gathering.room(header) if self._supply.gathering is not None else None
             return room(header)
 
-    def arrived(self, sender: Member, header: Header, payload: memoryview | None) -> None:
+    def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
         with self._changed:
             try:
-                self._arrived(sender, header, payload)
+                if header.kind == Kind.GAP:
+                    self._heard_of_gap(line, header.view)
+                elif self._lines.takes(line, header.view):
+                    self._arrived(line.peer, header, payload)
+                    self._settle()
             except ProtocolError:
                 # The peer's fault, which costs it the connection.
                 raise
@@ -97,14 +111,14 @@ class Reception:
                 self._broken(error)
                 raise
 
-    def connected(self, peer: Member) -> None:
+    def connected(self, line: Line) -> None:
         with self._changed:
-            self._connected(peer)
+            self._connected(line)
 
-    def lost(self, peer: Member, why: str) -> None:  # noqa: ARG002
+    def lost(self, line: Line, why: str) -> None:
         with self._changed:
-            self._supply.lost(peer.replica)
-            self._lost(peer)
+            self._supply.lost(line.peer.replica)
+            self._lost(line, why)
 
     def _wants(self, header: Header) -> bool:
         """Whether this part of a record is needed. What members went back behind may still be on its way,
@@ -146,7 +160,7 @@ class Reception:
                 reason = decode(_REASON, _bytes(payload))
                 self._frame(sender, header, Unable(header.step, reason, again=bool(header.flags)))
             case Kind.SAVED:
-                self._frame(sender, header, Saved(header.step))
+                self._frame(sender, header, Saved(header.step, header.offset))
             case _:
                 self._given(sender, header, payload)
 

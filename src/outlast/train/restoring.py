@@ -1,9 +1,12 @@
 """What a lineage begins with: the newest good checkpoint, if there is one.
 
-    the newest one that loads ──▶ claim: I go on from it ──▶ look again ──▶ begin
+    the newest one that loads ──▶ claim: I go on from it ──▶ look again ──▶ recorded ──▶ begin
                ▲                                                 │
                └─── a newer one was committed in between, ◄──────┘
                     or the view is another one by now
+
+The coordinator records under which claim a lineage begins, as it does with intents: whoever is cut off or
+evicted gets no answer, and begins nothing.
 
 A checkpoint that is damaged, or not to be trusted, is named and passed over. A storage that does not answer
 is another matter: to begin without it could mean to begin from nothing, so that is an error.
@@ -15,6 +18,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from outlast import crashpoints as crash
 from outlast.errors import ObjectDamaged, ObjectMissing, SaveGivenUp
 from outlast.protocol.roster import INTENTS_KEPT
 from outlast.protocol.trunk import Checkpoint
@@ -42,6 +46,8 @@ class Beginning:
     state: Assembly | None = None
     elsewhere: bool = False
     """Whether it was read from another place than the one where checkpoints are committed."""
+    ended: bool = False
+    """Whether the script had ended the run with it, before its total was reached."""
 
 
 def find_beginning(
@@ -52,16 +58,19 @@ def find_beginning(
     intents: Collection[Intent],
     process: Process,
     gathering: Gathering | None = None,
+    founded: Callable[[], int] = lambda: 0,
     may_claim: Callable[[], int | None] = lambda: 0,
+    may_begin: Callable[[Claim], bool] = lambda _: True,
 ) -> Beginning:
     """Load the newest good checkpoint into memory, and claim the right to go on from it.
 
-    `may_claim` is asked just before, and says in which view it is on this replica to do so. SaveGivenUp if
-    it says None: then it is on somebody else."""
+    `founded` says under which claim this run was last allowed to begin. `may_claim` is asked just before the
+    put, and says in which view it is on this replica to do so. `may_begin` has the claim recorded.
+    SaveGivenUp if one of these two says no: then it is on somebody else, or in another view."""
     found: tuple[Checkpoint, Manifest, Assembly, bool] | None = None
     for _ in range(LOOKS_MOST):
         rejected: dict[Checkpoint, str] = {}
-        for checkpoint in tiers.trunk():
+        for checkpoint in tiers.trunk(founded=founded()):
             if found is not None and found[0] == checkpoint:
                 break
             loaded = _load(tiers, checkpoint, run, intents, rejected, gathering)
@@ -76,13 +85,19 @@ def find_beginning(
         if view is None:
             raise SaveGivenUp("somebody else is to say what this lineage begins with")
         claim = tiers.claim(run=run, lineage=lineage, view=view, base=base, process=process)
-        now = next((c for c in tiers.trunk(before=claim.number) if c not in rejected), None)
+        trunk = tiers.trunk(before=claim.number, founded=founded())
+        now = next((c for c in trunk if c not in rejected), None)
         if now != base:
             log.warning("a newer checkpoint was committed while this run looked for one; looking again")
         elif tiers.came_too_late(claim):
             log.warning("this replica was too late with its claim; looking again")
         else:
-            return Beginning(claim, *found[1:]) if found is not None else Beginning(claim)
+            crash.reach("claimed", base.step if base is not None else 0)
+            if not may_begin(claim):
+                raise SaveGivenUp("the view in which this lineage was to begin is over")
+            if found is None:
+                return Beginning(claim)
+            return Beginning(claim, *found[1:], ended=tiers.is_end(found[0]))
     raise nothing_good(tiers, ["others keep writing to it"])
 
 

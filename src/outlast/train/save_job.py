@@ -13,6 +13,7 @@ from outlast.state.contents import Image
 from outlast.state.vault.manifest import Chunk, Manifest
 from outlast.state.vault.names import Era
 from outlast.train.copying import Room, ShareCopy
+from outlast.train.keepsakes import Share
 
 INTENT_WITHIN_S = 60.0
 """A coordinator that is away comes back sooner. It does not answer at all where members went back behind a
@@ -33,7 +34,9 @@ class SaveJob:
         self.cancelled = threading.Event()
         self.room = Room()
         """Where the share is copied to."""
-        self.share: ShareCopy | None = None
+        self.share: ShareCopy | Share | None = None
+        self.names: tuple[str, ...] = ()
+        """Under which it was asked for."""
         self.image: Image | None = None
         self.rows: list[Chunk] = []
         self.manifest: Manifest | None = None

@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -33,7 +33,9 @@ from outlast.state.vault.occupancy import Process
 from outlast.state.vault.retention import Keep
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
+from outlast.train.finals import NO_STEP, Finals
 from outlast.train.gathering import Gathering, ReadRequest, read_for
+from outlast.train.keepsakes import Keepsakes, Share
 from outlast.train.occupying import Occupying
 from outlast.train.pace import Pace
 from outlast.train.restoring import Beginning, find_beginning
@@ -51,7 +53,7 @@ SHADOW_WITHIN_S = 60.0
 SHADOW_INTERVALS = 4.0
 """Members save by themselves if their shadow has not for so long, or for so many times the usual interval."""
 
-NO_STEP = -1
+NOTHING_NAMED: tuple[tuple[str, ...] | None, tuple[int, ...]] = (None, ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ class Saving:
         self._is_shadow = is_shadow
         self._cadence = Cadence(settings.every, time.monotonic())
         self._pace = Pace()
+        self.keepsakes = Keepsakes(state, changed)
         self._due: core.Save | None = None
         self._job: SaveJob | None = None
         self._view = View()
@@ -118,10 +121,8 @@ class Saving:
         self._occupying = Occupying([vault.storage for vault in tiers.vaults], process, self._thread)
         self._hurry_since: int | None = None
         self._hurry_until = 0.0
-        self._last_step = NO_STEP
-        """The last step of the run, once all have done it."""
+        self._finals = Finals()
         self._last_at: float | None = None
-        self._final_tries = 0
         self._failed_step = NO_STEP
         """The step whose save was given up last because something could not be done."""
         self._stood_under: Claim | None = None
@@ -152,6 +153,8 @@ class Saving:
         match action:
             case _ if self._thread.closed:
                 pass
+            case core.Copy() if action.save.named:
+                self._write_kept(action.save)
             case core.Copy():
                 self._due = action.save
                 self._job = SaveJob(action.save, self._replica)
@@ -168,7 +171,8 @@ class Saving:
             case core.Ended():
                 self._ended(action)
             case core.SavedByOther():
-                self.saved_step, self._saved_at, self.trouble = action.step, time.monotonic(), ""
+                self.saved_step = max(self.saved_step, action.step)
+                self._saved_at, self.trouble = time.monotonic(), ""
                 self._writing.known = None
                 self._participant.member.saving = self.said()
             case _:
@@ -209,25 +213,98 @@ class Saving:
         if self._hurry_since is None:
             self._hurry_since, self._hurry_until = applied, now + self._leave_within_s
         failed = self._failed_step >= self._hurry_since
-        return self.saved_step >= self._hurry_since or failed or now >= self._hurry_until
+        saved = self.saved_step >= self._hurry_since and not self.keepsakes.pending
+        return saved or failed or now >= self._hurry_until
 
-    def finish(self, step: int) -> None:
-        """All have left the loop of steps and hold the state after this one, the last."""
-        self._last_step, self._last_at = step, time.monotonic()
+    def finish(self, step: int, keeps: Mapping[int, Iterable[int]]) -> None:
+        """All have left the loop of steps and hold the state after this one, the last; and each of them keeps
+        some states that are wanted by name."""
+        self._last_at = time.monotonic()
+        self._finals.begin(step, keeps)
+        self.keepsakes.hurry()
+        self._act(self._participant.saves_final(self._finals.number_of_last, time.monotonic()))
         if self._job is None:
-            self._save_last()
+            self._save_rest()
+
+    def _save_rest(self) -> None:
+        """See to it that what is wanted by name is saved, and then the last state; or say that it is not."""
+        while (final := self._finals.next(self.keepsakes.kept(math.inf))) is not None:
+            at, kept = final
+            if not (self._taken or self._finals.tries == FINAL_TRIES):
+                self._finals.tries += 1
+                now = time.monotonic()
+                self._act(self._participant.save_decided(at, self._view.number, now, kept=kept))
+                return
+            names, why = self.keepsakes.names(kept.step), self._taken or self.keepsakes.trouble
+            log.error("the state after step %d is NOT saved as %s: %s", kept.step, ", ".join(names), why)
+            self.keepsakes.forget(kept.step)
+            self._finals.ended()
+        self._save_last()
 
     def _save_last(self) -> None:
         """See to it that the last state is saved, or say that it is not."""
-        step, why = self._last_step, self._taken or self.trouble
+        finals = self._finals
+        step, why = finals.last, self._taken or self.trouble
         if step <= self.saved_step or not self._held.known:
             return
-        if self._taken or self._failed_step == step or self._final_tries == FINAL_TRIES:
+        if self._taken or self._failed_step == step or finals.tries == FINAL_TRIES:
             newest = f"step {self.saved_step}" if self.saved_step >= 0 else "none"
             log.error("the state after the last step, %d, is NOT saved: %s (saved: %s)", step, why, newest)
             return
-        self._final_tries += 1
-        self._act(self._participant.save_decided(step, self._view.number, time.monotonic()))
+        finals.tries += 1
+        at, number, now = finals.number_of_last, self._view.number, time.monotonic()
+        self._act(self._participant.save_decided(at, number, now, later=at - step))
+
+    # What the script wants saved by name.
+
+    def named(self, step: int, *, last: bool = False) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
+        """For the next part: what the script has asked for after this step, and what is kept here."""
+        if self._taken or not self._held.known:
+            return None, ()
+        now = math.inf if last else time.monotonic()
+        return self.keepsakes.asked(step, last=last), self.keepsakes.kept(now)
+
+    def waits_for_comparison(self, verified: int) -> bool:
+        """Whether something is kept that members may still go back behind."""
+        self.keepsakes.safe(verified)
+        return self.keepsakes.newest > verified
+
+    def go_back(self, step: int) -> None:
+        self.keepsakes.go_back(step)
+
+    def _write_kept(self, save: core.Save) -> None:
+        """All of the state is there already; write the own share of it."""
+        job = self._job = SaveJob(save, self._replica)
+        share = self.keepsakes.share(save.step, save.writers.index(self._replica), len(save.writers))
+        self._participant.member.saving = self.said()
+        if share is None:
+            # It was kept when the own part was sent, and has been given up since.
+            self._act(
+                self._participant.save_failed(save.at, "the state is not kept any more", time.monotonic())
+            )
+            return
+        job.share, job.image, job.names = share, share.image, self.keepsakes.names(save.step)
+        self._try_to(lambda: self._write(job), job)
+
+    def _ended_named(self, job: SaveJob, ended: core.Ended) -> None:
+        """A save of a state that was kept is over."""
+        now = time.monotonic()
+        # Others may have saved the same state before, in other chunks.
+        self._writing.known = None
+        if ended.committed:
+            self.saved_step = max(self.saved_step, job.save.step)
+            self._saved_at, self.trouble = now, ""
+            self.keepsakes.saved(job.save.step, job.names)
+            log.info("the state after step %d is saved as %s", job.save.step, ", ".join(job.names))
+            if job.manifest is not None:
+                self._tending.begin(job.manifest, job.era(job.manifest.claim))
+            return
+        if ended.reason != self.keepsakes.trouble:
+            named = ", ".join(job.names)
+            log.warning(
+                "the checkpoint of step %d (%s) is tried again: %s", job.save.step, named, ended.reason
+            )
+        self.keepsakes.failed(ended.reason, now, again=ended.again)
 
     @property
     def idle(self) -> bool:
@@ -246,7 +323,7 @@ class Saving:
             return None
         save, self._due = self._due, None
         if save.step < applied:
-            self._act(self._participant.save_failed(save.step, "the state has changed since", now))
+            self._act(self._participant.save_failed(save.at, "the state has changed since", now))
             return None
         return save if self._job is not None and self._job.save == save else None
 
@@ -254,7 +331,7 @@ class Saving:
         """Give up what would wait for ever."""
         job = self._job
         if job is not None and (reason := job.overdue(now, self._last_at)):
-            self._act(self._participant.save_failed(job.save.step, reason, now))
+            self._act(self._participant.save_failed(job.save.at, reason, now))
 
     def said(self) -> str:
         """How checkpoints stand, for people."""
@@ -286,6 +363,7 @@ class Saving:
 
     def settle(self) -> None:
         """The state is about to change: let the copy be complete."""
+        self.keepsakes.settle()
         job = self._job
         if job is not None and job.share is not None:
             begun = time.perf_counter()
@@ -297,7 +375,9 @@ class Saving:
         lineage: int,
         intents: Iterable[Intent],
         gathering: Gathering,
+        founded: Callable[[], int],
         may_claim: Callable[[], int | None],
+        may_begin: Callable[[Claim], bool],
     ) -> Beginning:
         """What the lineage begins with; takes as long as reading a checkpoint does."""
         found = find_beginning(
@@ -307,7 +387,9 @@ class Saving:
             intents=tuple(intents),
             process=self._process,
             gathering=gathering,
+            founded=founded,
             may_claim=may_claim,
+            may_begin=may_begin,
         )
         self._claimed = found.claim
         if found.manifest is not None:
@@ -342,6 +424,7 @@ class Saving:
         """Under the lock: others have given it that state. What they have saved and deleted meanwhile, it
         does not know."""
         self._writing.known = None
+        self.keepsakes.clear()
         self.stands(step)
 
     def close(self, *, clean: bool) -> None:
@@ -380,17 +463,20 @@ class Saving:
         with self._changed:
             if taken:
                 self._taken = reason
-            self._act(self._participant.save_failed(job.save.step, reason, time.monotonic()))
+            if isinstance(job.share, Share) and job.share.void:
+                self.keepsakes.forget(job.save.step)
+            self._act(self._participant.save_failed(job.save.at, reason, time.monotonic()))
 
     def _write(self, job: SaveJob) -> None:
         payload = self._writing.write(job)
         with self._changed:
-            self._writing.written(job)
+            if not job.save.named:
+                self._writing.written(job)
             if self._job is not job:
                 # Given up; and after members have gone back, another one may be at the same step.
                 return
             job.written_at = time.monotonic()
-            self._act(self._participant.stripe_written(job.save.step, payload, time.monotonic()))
+            self._act(self._participant.stripe_written(job.save.at, payload, time.monotonic()))
 
     def _make_manifest(self, job: SaveJob, stripes: dict[int, bytes]) -> None:
         intent = self._writing.make_manifest(job, stripes)
@@ -401,7 +487,7 @@ class Saving:
     def _commit(self, job: SaveJob) -> None:
         self._writing.commit(job)
         with self._changed:
-            self._act(self._participant.save_committed(job.save.step, time.monotonic()))
+            self._act(self._participant.save_committed(job.save.at, time.monotonic()))
 
     # Under the lock again: what came of it.
 
@@ -411,8 +497,19 @@ class Saving:
             return
         self._job, self._due = None, None
         job.cancelled.set()
+        if job.save.named:
+            self._ended_named(job, ended)
+        else:
+            self._ended_unnamed(job, ended)
+        self._participant.member.saving = self.said()
+        self._changed.notify_all()
+        if self._finals.last != NO_STEP:
+            self._save_rest()
+
+    def _ended_unnamed(self, job: SaveJob, ended: core.Ended) -> None:
         if ended.committed:
-            self.saved_step, self._saved_at, self.trouble = job.save.step, time.monotonic(), ""
+            self.saved_step = max(self.saved_step, job.save.step)
+            self._saved_at, self.trouble = time.monotonic(), ""
             log.info(
                 "the checkpoint of step %d is committed, %.3f s after it was decided; training was held for "
                 "%.4f s; %.3f s of CPU time and %d bytes were written here",
@@ -438,10 +535,6 @@ class Saving:
         self._cadence.ended(
             time.monotonic(), committed=ended.committed, held_s=job.held_s, worked_s=job.worked_s
         )
-        self._participant.member.saving = self.said()
-        self._changed.notify_all()
-        if self._last_step != NO_STEP:
-            self._save_last()
 
     def _commits(self) -> bool:
         """Whether this replica is still the one to write: nobody else deletes or copies then. One that was

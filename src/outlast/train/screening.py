@@ -18,6 +18,7 @@ Here is also who is audited, and when: a pure function of the seed and the step.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,8 @@ class Screening:
         """The largest of them, once there are enough."""
         self._skipped = 0
         self._empty = 0
+        self._losses: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
+        """The newest that were finite, with their steps, as far as this process has seen them."""
         self.counts = Screened()
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,16 +137,28 @@ class Screening:
         elif math.isfinite(note.norm):
             self._empty = self._skipped = 0
             self._remember([*self._norms, note.norm])
+            if math.isfinite(note.loss):
+                self._losses.append((step, note.loss))
         else:
             self._skipped += 1
         self.count(left_out=len(note.left_out))
         if self._empty >= EMPTY_MOST:
             raise TrainingDiverged(
-                f"step {step}: in the last {self._empty} steps nothing was sane, in any shard from 0 to "
-                f"{shard_count - 1}, and computing it again did not help: the model (or a buffer of it) has "
-                "diverged, or data is at fault. Go back to an earlier checkpoint, and use a smaller learning "
-                "rate or other data"
+                f"step {step}: the model has diverged, or data is at fault: since step "
+                f"{step - self._empty + 1} nothing was sane in any shard from 0 to {shard_count - 1}, nor "
+                f"when computed again.{self._growth()} Go on from an earlier checkpoint, with a smaller "
+                "learning rate or other data"
             )
+
+    def _growth(self) -> str:
+        """How the loss has grown before that, if it has."""
+        if len(self._losses) < 2:
+            return ""
+        least_at, least = min(self._losses, key=lambda one: one[1])
+        last_at, last = self._losses[-1]
+        if last_at == least_at or last - least < abs(least):
+            return ""
+        return f" The loss grew from {least:.3g} at step {least_at} to {last:.3g} at step {last_at}."
 
     def count(self, *, left_out: int = 0, recomputed: int = 0, blamed: int = 0) -> None:
         was = self.counts

@@ -59,6 +59,8 @@ class Arrival:
         self.step = -1
         self._assembly: Assembly | None = None
         self._image: bytes = b""
+        self.final = False
+        """Whether all who give it say that it is what the run ends with."""
 
     @property
     def complete(self) -> bool:
@@ -80,7 +82,9 @@ class Arrival:
         if header.view > self.view:
             self._assembly = Assembly(decode_image(encoded))
             self.view, self.step, self._image = header.view, header.step, encoded
-        elif encoded != self._image:
+            self.final = True
+        self.final &= bool(header.flags)
+        if header.view == self.view and encoded != self._image:
             raise ProtocolError(
                 f"two members hold different states after step {header.step}; their descriptions differ"
             )

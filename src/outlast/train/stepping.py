@@ -6,14 +6,14 @@ import time
 
 from outlast import crashpoints as crash
 from outlast.protocol.messages import Phase
-from outlast.protocol.step_words import Mode, Trial
+from outlast.protocol.step_words import NO_FORK, Mode, Trial
 from outlast.protocol.steps import StepCore
 from outlast.train.comparing import CHECKSUM_MASK, Comparing, checksum
 from outlast.train.conduct import Conduct
 from outlast.train.exchange import Exchange
 from outlast.train.gradients import Gradients
 from outlast.train.records import Record
-from outlast.train.saving import Saving
+from outlast.train.saving import NOTHING_NAMED, Saving
 from outlast.train.sums import NodeSum
 
 
@@ -67,7 +67,8 @@ class Stepping:
             return
         self._contributed = self._attempt
         self._conduct.take_part()
-        self._exchange.contribute_nothing(steps.step, steps.check())
+        named = self._saving.named(steps.newest, last=True) if self._saving is not None else NOTHING_NAMED
+        self._exchange.contribute_nothing(steps.step, steps.check(), *named)
         self._conduct.act(self._conduct.participant.contribute(time.monotonic()))
 
     def bucket(self, step: int, node: NodeSum, bucket: int) -> None:
@@ -77,6 +78,7 @@ class Stepping:
         attempt = self._assigned == first == self._attempt and self._exchange.in_view
         if attempt and self._steps.mode is Mode.RUNNING:
             self._exchange.bucket(step, node, bucket)
+            self._conduct.settle()
 
     @property
     def _attempt(self) -> tuple[int, int, int]:
@@ -115,10 +117,16 @@ class Stepping:
         wish = self._saving.wish(step) if self._saving is not None else 0
         if self._comparing is not None:
             chief = self._conduct.view.chief == self._conduct.core.replica
-            self._steps.due = self._comparing.wish(step, chief=chief) or wish == 1
-            self._steps.checksum = self._checksum() if len(self._conduct.view.members) == 2 else 0
+            due = self._saving is not None and self._saving.waits_for_comparison(self._comparing.verified)
+            self._steps.due = self._comparing.wish(step, chief=chief) or wish == 1 or due
+            members = len(self._conduct.view.members)
+            self._steps.checksum = self._checksum() if members == 2 else 0
+            self._steps.buffers = self._gradients.buffers_digest() if members > 1 else b""
+            wary = members > 1 and self._steps.fork != NO_FORK
+            self._steps.buffer_entries = self._gradients.buffer_entries() if wary else b""
         check = self._steps.check()
-        self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish, check)
+        named = self._saving.named(step - 1) if self._saving is not None else NOTHING_NAMED
+        self._exchange.contribute(step, self._gradients.nodes(), self._steps.pending, wish, check, *named)
         crash.reach("scatter", step)
 
     def _checksum(self) -> int:

@@ -24,6 +24,8 @@ class Supply:
         self._given: dict[int, Record] = {}
         """Those that count in the present view."""
         self._fed_in = 0
+        self._since = 0
+        """The view in which another lineage began; records of one that is over are nothing to go on from."""
         self.arrival = Arrival()
         self.gathering: Gathering | None = None
         """What others read of a checkpoint that this replica founds a lineage with."""
@@ -38,8 +40,11 @@ class Supply:
         self.arrival = Arrival()
         self._begun_at = self._heard_at = time.monotonic()
 
-    def adopt(self) -> None:
-        """Another view is in force."""
+    def adopt(self, view: int, *, anew: bool) -> None:
+        """Another view is in force; in which another lineage begins `anew`."""
+        if anew:
+            self._since = view
+            self._forget_records()
         self.asked = None
         if self.gathering is not None:
             self.gathering.over = True
@@ -89,7 +94,7 @@ class Supply:
         return given or stable
 
     def wants(self, header: Header, view: int, newest: int) -> bool:
-        fits = header.flags == Way.STABLE or header.view == view
+        fits = header.view == view or (header.flags == Way.STABLE and header.view >= self._since)
         return fits and header.step > newest and header.step not in self._kept(header)
 
     def _kept(self, header: Header) -> dict[int, Record]:

@@ -21,8 +21,9 @@ from outlast.protocol.messages import Phase, Status
 from outlast.protocol.step_words import BLANK, GoBack, Mode
 from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Intent, View
+from outlast.protocol.views import Foundation, Intent, View
 from outlast.state.training import TrainingState
+from outlast.state.vault.manifest import Claim
 from outlast.train.comparing import Comparing
 from outlast.train.conduct import Conduct
 from outlast.train.gathering import Gathering, ReadRequest
@@ -92,12 +93,15 @@ class Taking:
         self._settle = settle
         self.on_beginning: Callable[[Beginning], None] = lambda _: None
         """Makes what a lineage begins with the own state, before anybody else is given it."""
+        self.on_founding: Callable[[], None] = lambda: None
+        """Called when it is on this replica to begin, before anybody is given its state."""
         self._void = False
         """Whether the state was found to be wrong, and there was none to go back to."""
         self._ready = False
         self._gap = Gap()
         self._loaded = -1
         """The step whose state this life was given."""
+        self._final = False
 
     @property
     def _view(self) -> View:
@@ -135,6 +139,7 @@ class Taking:
     def _found(self) -> None:
         """It is on this replica to say what the lineage begins with. Under the lock, but not throughout."""
         self._conduct.founding = False
+        self.on_founding()
         step = 0
         if self._saving is None:
             self._refuse_void()
@@ -148,7 +153,12 @@ class Taking:
             try:
                 with unlocked(self._changed), Patience(self._conduct, self._changed):
                     found = self._saving.begin(
-                        lineage, self._intents(), gathering, lambda: self._may_found(lineage)
+                        lineage,
+                        self._intents(),
+                        gathering,
+                        lambda: self._view.founded,
+                        lambda: self._may_found(lineage),
+                        self._may_begin,
                     )
                     step, view = self._restore(found), found.claim.view
             except SaveGivenUp:
@@ -171,7 +181,7 @@ class Taking:
             # the lineage before had sent may have come.
             self._conduct.founding = False
             self._supply.arrival = Arrival()
-            self._conduct.applied = step
+            self._conduct.stand_after(step)
             if self._saving is not None:
                 self._saving.stands(step)
             self._conduct.act(actions)
@@ -212,6 +222,21 @@ class Taking:
                 return here
             mine = status.view.holds(self._core.replica, self._core.incarnation)
             return here if mine and status.view.lineage == lineage else None
+
+    def _may_begin(self, claim: Claim) -> bool:
+        """Have the coordinator record under which claim the lineage begins; False if another view came first.
+        If this replica is stopped after that, what it gives to others is known by the view to be void."""
+        if self._link is None:
+            return True
+        foundation = Foundation(lineage=claim.lineage, view=claim.view, claim=claim.number)
+        with self._changed:
+            self._conduct.act(self._conduct.participant.founds(foundation, time.monotonic()))
+            while self._conduct.may_begin != foundation:
+                self._conduct.check()
+                if self._core.foundation != foundation:
+                    return False
+                self._changed.wait(LOOK_AGAIN_S)
+            return True
 
     def _ask(self) -> Status | None:
         """How the job stands, as the coordinator says now; None for one who has none."""
@@ -275,11 +300,17 @@ class Taking:
             self._link.ready()
         if (
             self._conduct.broken
-            and time.monotonic() - self._conduct.adopted_at > self._timing.silent_at_most_s
+            and time.monotonic() - self._conduct.broken_at > self._timing.silent_at_most_s
         ):
             self._conduct.over = "a connection over which it was given records broke"
         if self._gap.lasts_s(self._steps, time.monotonic()) > self._timing.silent_at_most_s:
             self._conduct.over = f"the record of step {self._steps.step}, which it lacks, does not come"
+
+    @property
+    def has_final(self) -> bool:
+        """Whether the state is the one that this life was given as the final one. One that learned it by
+        records, or before members had compared it, may have another: it is not asked when they compare."""
+        return self._final and self._conduct.applied == self._loaded
 
     def _hungry(self) -> bool:
         """Whether a snapshot is overdue: the view has members, and nothing of it has come for long."""
@@ -318,7 +349,8 @@ class Taking:
         with self._changed:
             if arrival is not self._supply.arrival:
                 return
-            self._conduct.applied = self._loaded = arrival.step
+            self._loaded, self._final = arrival.step, arrival.final
+            self._conduct.stand_after(arrival.step)
             self._void = False
             if self._saving is not None:
                 self._saving.was_given(arrival.step)

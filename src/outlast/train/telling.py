@@ -92,4 +92,4 @@ class Telling:
                 header = self._header(Kind.UNABLE, body.step)._replace(flags=1 if body.again else 0)
                 self._post.all(peers, header, encode(body.reason))
             case saving.Saved():
-                self._post.all(peers, self._header(Kind.SAVED, body.step))
+                self._post.all(peers, self._header(Kind.SAVED, body.step)._replace(offset=body.later))

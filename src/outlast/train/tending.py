@@ -61,6 +61,7 @@ class Tending:
     def _tend(self, vault: Vault, manifest: Manifest, era: Era) -> None:
         try:
             if vault is not self._tiers.first:
+                self._tiers.replicate_named(vault, self._wanted)
                 self._tiers.replicate(manifest, vault, self._wanted)
             prune(vault, self._keep, claim=manifest.claim, era=era, wanted=self._wanted)
         except SaveGivenUp:

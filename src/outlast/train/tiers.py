@@ -16,8 +16,9 @@ from outlast.protocol.trunk import Base, Checkpoint, before_claim, walk_trunk
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.chunks import read_chunk
 from outlast.state.vault.manifest import Claim, Manifest, encode_claim
-from outlast.state.vault.names import checkpoint_of, claim_name, manifest_name
+from outlast.state.vault.names import ENDED, checkpoint_of, claim_name, manifest_name
 from outlast.state.vault.occupancy import Process
+from outlast.state.vault.pointers import pointers, targets
 from outlast.state.vault.vault import Vault
 
 log = logging.getLogger(__name__)
@@ -35,14 +36,15 @@ class Tiers:
     def url(self) -> str:
         return " and ".join(vault.storage.url for vault in self.vaults)
 
-    def trunk(self, before: int | None = None) -> Iterator[Checkpoint]:
-        """What a start may go on from, newest first; or whoever made the claim `before`."""
+    def trunk(self, before: int | None = None, founded: int = 0) -> Iterator[Checkpoint]:
+        """What a start may go on from, newest first; or whoever made the claim `before`. The run was last
+        allowed to begin under the claim `founded`."""
         claims = {number for vault in self.vaults for number in vault.claims()}
         names = {name for vault in self.vaults for name in vault.manifests()}
         checkpoints = {found for name in names if (found := checkpoint_of(name))}
         if before is None:
-            return walk_trunk(claims, checkpoints, self._base_of, self._goes_back)
-        return before_claim(before, claims, checkpoints, self._base_of, self._goes_back)
+            return walk_trunk(claims, checkpoints, self._base_of, self._goes_back, founded)
+        return before_claim(before, claims, checkpoints, self._base_of, self._goes_back, founded)
 
     def copies(self, checkpoint: Checkpoint) -> Iterator[tuple[Vault, Manifest]]:
         """The places that have this checkpoint's manifest whole, the nearest first."""
@@ -91,6 +93,21 @@ class Tiers:
             stored = memory if not chunk.codec else self.first.storage.get(chunk.name, chunk.stored_bytes)
             vault.storage.put(chunk.name, stored)
         vault.commit(manifest)
+
+    def replicate_named(self, vault: Vault, wanted: Callable[[], bool]) -> None:
+        """What has a name in the first place has it in the other one, too."""
+        there = {(name, checkpoint) for name, checkpoint, _ in pointers(vault)}
+        for name, target in targets(self.first).items():
+            manifest = self.first.read_manifest(target)
+            if (name, Checkpoint(manifest.claim, manifest.step)) in there:
+                continue
+            vault.point(name, manifest)
+            if target not in vault.manifests():
+                self.replicate(manifest, vault, wanted)
+
+    def is_end(self, checkpoint: Checkpoint) -> bool:
+        """Whether the script has ended its run with this one."""
+        return any((ENDED, checkpoint) == pointer[:2] for vault in self.vaults for pointer in pointers(vault))
 
     def came_too_late(self, claim: Claim) -> bool:
         """Whether the run has claimed in a later view before this claim was made."""

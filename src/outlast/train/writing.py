@@ -127,11 +127,18 @@ class Writing:
             shards=self._shards,
         )
         crash.reach("intending", job.save.step)
-        return Intent(step=job.save.step, lineage=job.save.lineage, seal=job.manifest.seal)
+        save = job.save
+        return Intent(step=save.step, lineage=save.lineage, seal=job.manifest.seal, named=save.named)
 
     def commit(self, job: SaveJob) -> None:
         assert job.manifest is not None
         job.committing = True
         crash.reach("committing", job.save.step)
-        self._tiers.first.commit(job.manifest)
+        for name in job.names:
+            # Before the manifest is there it means nothing; with it, both are there at once.
+            self._tiers.first.point(name, job.manifest)
+        if job.save.named:
+            job.manifest = self._tiers.first.ensure(job.manifest)
+        else:
+            self._tiers.first.commit(job.manifest)
         crash.reach("committed", job.save.step)

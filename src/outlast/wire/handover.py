@@ -7,8 +7,9 @@ from pathlib import Path
 
 from outlast.errors import ConfigError
 
-_RUN, _REPLICA, _PROCESS, _AGENT, _PAGE, _GRACE = (
+_RUN, _RUN_ID, _REPLICA, _PROCESS, _AGENT, _PAGE, _GRACE = (
     "OUTLAST_RUN",
+    "OUTLAST_RUN_ID",
     "OUTLAST_REPLICA",
     "OUTLAST_PROCESS",
     "OUTLAST_AGENT",
@@ -22,6 +23,8 @@ class Handover:
     """Who this process is. Nothing here is secret: the token stays in the run directory."""
 
     run: Path
+    run_id: str = ""
+    """Which directory the run's is, so that no other one is taken for it; empty if that is not known."""
     replica: int
     process: int
     agent: str
@@ -32,6 +35,7 @@ class Handover:
     def environment(self) -> dict[str, str]:
         return {
             _RUN: str(self.run),
+            _RUN_ID: self.run_id,
             _REPLICA: str(self.replica),
             _PROCESS: str(self.process),
             _AGENT: self.agent,
@@ -47,6 +51,7 @@ def handover(environment: Mapping[str, str] = os.environ) -> Handover | None:
     try:
         return Handover(
             run=Path(environment[_RUN]),
+            run_id=environment[_RUN_ID],
             replica=int(environment[_REPLICA]),
             process=int(environment[_PROCESS]),
             agent=environment[_AGENT],

@@ -4,13 +4,20 @@
     token           the job's secret, readable by its owner alone
     store/          the coordinator's log
     agents/NAME/    how often that agent was started, and its replicas' progress pages
-    logs/           what each replica printed
+    logs/           what each replica printed, and the views that were agreed on
+    ended.json      how the run ended (written by the launcher, last of all)
 
 Everything a process needs to take part is here, so that starting one takes a path and a name, and secrets
 never appear on a command line.
+
+It says which program is run as the owner, so what is read from it is proven to be the owner's; see
+`private`. The processes of a job are told by their parents which directory it is, and not only what it is
+called: should another one be found under that name, it is not read.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -18,9 +25,12 @@ import msgspec
 from outlast.errors import ConfigError
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec
+from outlast.wire import private
 from outlast.wire.token import create_token, load_token
 
 FORMAT = 1
+OWN_PARTS = 3
+"""The home of all runs, the runs in it, and the run: of its path, these are ours."""
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,8 +56,10 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class RunDirectory:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, identity: str = "") -> None:
         self.path = path.absolute()
+        self.identity = identity
+        """Which directory it is, as `private.identity` has it; empty if all that is known is the path."""
 
     @property
     def store(self) -> Path:
@@ -64,26 +76,41 @@ class RunDirectory:
         return self.path / "logs" / f"replica-{replica}.log"
 
     @property
+    def views_log(self) -> Path:
+        return self.path / "logs" / "views.log"
+
+    @property
     def name(self) -> str:
         return self.path.name
 
     def create(self, run: RunFile) -> bytes:
         """Make the directory with a fresh token, which is returned."""
-        self.path.mkdir(mode=0o700, parents=True)
-        token = create_token(self.token_file)
-        self.write(run)
+        private.make_directory(self.path, own=OWN_PARTS)
+        with self.held() as fd:
+            token = create_token(self.token_file)
+            encoded = msgspec.json.format(msgspec.json.encode(run), indent=2)
+            private.write_file(self.path / "run.json", encoded + b"\n", directory_fd=fd)
         return token
 
-    def write(self, run: RunFile) -> None:
-        encoded = msgspec.json.format(msgspec.json.encode(run), indent=2)
-        fresh = self.path / f"run.json.{os.getpid()}"
-        fresh.write_bytes(encoded + b"\n")
-        fresh.replace(self.path / "run.json")
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """A descriptor of the directory. As long as somebody has one, no other directory can ever have its
+        identity, which is known from then on."""
+        if self.identity:
+            fd = private.open_same_directory(self.path, self.identity)
+        else:
+            fd = private.open_directory(self.path)
+        try:
+            self.identity = private.identity(fd)
+            yield fd
+        finally:
+            os.close(fd)
 
     def read(self) -> RunFile:
         path = self.path / "run.json"
         try:
-            run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+            with self.held() as fd:
+                run = msgspec.json.decode(private.read_file(fd, path), type=RunFile)
         except FileNotFoundError:
             raise ConfigError(f"{self.path} is not a run directory: it has no run.json") from None
         except msgspec.DecodeError as error:
@@ -95,4 +122,5 @@ class RunDirectory:
         return run
 
     def token(self) -> bytes:
-        return load_token(self.token_file)
+        with self.held() as fd:
+            return load_token(self.token_file, directory_fd=fd)

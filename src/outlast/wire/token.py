@@ -51,11 +51,14 @@ def create_token(path: Path) -> bytes:
     return token
 
 
-def load_token(path: Path) -> bytes:
-    """The token in `path`, or a ConfigError that says what is wrong with the file, never what is in it."""
+def load_token(path: Path, *, directory_fd: int | None = None) -> bytes:
+    """The token in `path`, or a ConfigError that says what is wrong with the file, never what is in it. With
+    a descriptor of its directory, the file is looked for in that one, whatever the path leads to by now."""
+    name = path if directory_fd is None else path.name
     try:
         # Without O_NONBLOCK, a named pipe in the file's place would block here for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        fd = os.open(name, flags, dir_fd=directory_fd)
     except FileNotFoundError:
         raise ConfigError(f"there is no job token {path}: is this the directory of a started job?") from None
     except OSError as error:

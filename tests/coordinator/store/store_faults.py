@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outlast.coordinator.store.disk import LocalDisk
+from patience import PATIENCE_S
 
 
 class FaultyDisk:
@@ -46,7 +47,7 @@ class FaultyDisk:
     def sync_data(self, file: int) -> None:
         self._called("sync_data")
         self.syncing.set()
-        assert self.may_sync.wait(20)
+        assert self.may_sync.wait(PATIENCE_S)
         self._disk.sync_data(file)
 
     def sync_all(self, file: int) -> None:

@@ -4,8 +4,9 @@ import asyncio
 from contextlib import aclosing
 
 from outlast.coordinator.store.seam import Event, Store
+from patience import PATIENCE_S
 
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 
 async def take(store: Store, prefix: str, after: int, count: int) -> list[Event]:

@@ -17,6 +17,7 @@ from store_watching import DEADLINE_S, take
 from outlast.coordinator.store.embedded import EmbeddedStore
 from outlast.coordinator.store.seam import Absent, Commit, Delete, Event, ModifiedAt, Put
 from outlast.errors import Compacted, OutcomeUnknown, StoreError, StoreFull, StoreLocked
+from patience import PATIENCE_S
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
@@ -422,5 +423,7 @@ def test_importing_the_store_is_light() -> None:
     code = (
         "import sys, outlast.coordinator.store.embedded; print({'torch', 'rich', 'numpy'} & set(sys.modules))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert run.stdout.strip() == "set()"

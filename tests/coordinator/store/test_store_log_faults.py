@@ -13,6 +13,7 @@ from outlast.coordinator.store.keyspace import Keyspace
 from outlast.coordinator.store.log import Log, Recovered
 from outlast.coordinator.store.records import Change, State, Transaction
 from outlast.errors import OutcomeUnknown, StoreError, StoreFull
+from patience import PATIENCE_S
 
 
 def change(revision: int) -> tuple[Change, ...]:
@@ -255,7 +256,7 @@ def test_a_file_that_the_kernel_lets_grow_no_further_goes_on_once_it_may(tmp_pat
         [sys.executable, "-c", REALLY_FULL, os.fspath(tmp_path / "store")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

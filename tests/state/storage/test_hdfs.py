@@ -14,10 +14,11 @@ from outlast.errors import ConfigError, StorageDenied, StorageFull, StorageUnava
 from outlast.state.storage import hdfs as hdfs_storage
 from outlast.state.storage.opening import open_bare
 from outlast.state.storage.patience import Patience, Patient
+from patience import PATIENCE_S
 from servers.hdfs import Hdfs
 
 # It takes a NameNode some seconds to be back, more on a busy machine.
-UNTIL_IT_IS_BACK = Patience(within_s=90.0, attempt_within_s=5.0, attempts=1000, longest_pause_s=0.5)
+UNTIL_IT_IS_BACK = Patience(within_s=PATIENCE_S, attempt_within_s=5.0, attempts=1000, longest_pause_s=0.5)
 
 
 @pytest.fixture
@@ -50,9 +51,9 @@ def test_the_name_node_is_killed_and_comes_back(living: Hdfs) -> None:
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert waiting.wait(10.0)
+    assert waiting.wait(PATIENCE_S)
     living.start_name_node()
-    worker.join(100.0)
+    worker.join(2 * PATIENCE_S)
     assert not worker.is_alive()
     assert failures == []
 

@@ -11,11 +11,12 @@ from outlast.errors import ConfigError, ObjectMissing, StorageDenied, StorageFul
 from outlast.state.storage.opening import open_bare
 from outlast.state.storage.patience import Patience, Patient
 from outlast.state.storage.seam import Storage
+from patience import PATIENCE_S
 from servers.faulty_proxy import Fault, FaultyProxy
 from servers.seaweedfs import BUCKET, SECRET, SeaweedFS
 
 MIB = 1 << 20
-SOON = Patience(within_s=30.0, attempt_within_s=10.0, first_pause_s=0.001, longest_pause_s=0.01)
+SOON = Patience(within_s=PATIENCE_S, attempt_within_s=10.0, first_pause_s=0.001, longest_pause_s=0.01)
 
 # After the last of these the outcome is unknown.
 PASSING = [Fault.ERROR, Fault.SLOW_DOWN, Fault.DROP_REQUEST, Fault.DELAY, Fault.DROP_ANSWER]
@@ -134,7 +135,7 @@ def test_attempts_are_counted(proxy: FaultyProxy, bare: Storage) -> None:
 
 
 def test_a_server_that_hangs_does_not_hang_us(proxy: FaultyProxy, bare: Storage) -> None:
-    patient = Patient(bare, Patience(within_s=20.0, attempt_within_s=0.5, first_pause_s=0.001))
+    patient = Patient(bare, Patience(within_s=PATIENCE_S, attempt_within_s=0.5, first_pause_s=0.001))
     proxy.misbehave(Fault.HANG, times=2)
     patient.put("chunks/ab", b"12345")
     assert patient.get("chunks/ab", 5) == b"12345"
@@ -156,7 +157,7 @@ def test_a_server_that_hangs_does_not_keep_a_process_from_ending(proxy: FaultyPr
     while not proxy.requests:
         assert not ended.wait(0.01)
     stopped.set()
-    thread.join(30.0)
+    thread.join(PATIENCE_S)
     assert ended.is_set()
 
 

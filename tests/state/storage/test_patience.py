@@ -12,6 +12,7 @@ from outlast.state.storage import giving_up
 from outlast.state.storage.files import Files
 from outlast.state.storage.patience import Patience, Patient
 from outlast.state.storage.seam import Bytes, Stored
+from patience import PATIENCE_S
 
 
 class Moody:
@@ -155,7 +156,7 @@ def test_who_is_stopped_waits_no_longer(moody: Moody) -> None:
     while not moody.calls:
         assert not failed.wait(0.01)
     stopped.set()
-    thread.join(30.0)
+    thread.join(PATIENCE_S)
     assert failed.is_set()
     calls = moody.calls
     with pytest.raises(StorageUnavailable, match="this process ends"):
@@ -220,21 +221,23 @@ def test_what_hangs_is_left_behind_and_stays_invisible(tmp_path: Path) -> None:
             if self.calls == 0:
                 self.calls += 1
                 reached.set()
-                assert go_on.wait(60.0)
+                assert go_on.wait(PATIENCE_S)
                 with pytest.raises(StorageUnavailable, match="given up"):
                     files.put(key, data)
                 ended.set()
             else:
                 files.put(key, data)
 
-    storage = Patient(Hanging(tmp_path), Patience(attempt_within_s=0.2, within_s=60.0, first_pause_s=0.001))
+    storage = Patient(
+        Hanging(tmp_path), Patience(attempt_within_s=0.2, within_s=PATIENCE_S, first_pause_s=0.001)
+    )
     memory = bytearray(b"old")
     storage.put("a", memory)
     assert reached.is_set()
     # The memory is used for something else, and the call that was given up comes back to life.
     memory[:] = b"new"
     go_on.set()
-    assert ended.wait(60.0)
+    assert ended.wait(PATIENCE_S)
     assert files.get("a", 3) == b"old"
 
 

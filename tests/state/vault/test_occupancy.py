@@ -18,6 +18,7 @@ from outlast.state.vault.manifest import Claim
 from outlast.state.vault.names import beat_name, claim_name
 from outlast.state.vault.occupancy import Beat, Beating, Process, Watch, note_end
 from outlast.state.vault.vault import Vault
+from patience import PATIENCE_S
 
 ELSEWHERE = Process("elsewhere", 42, 1, "pid:[7]", "another boot")
 
@@ -180,7 +181,7 @@ def test_a_damaged_claim_is_still_watched() -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)

@@ -181,6 +181,13 @@ def same_state(one: Manifest, other: Manifest) -> bool:
     ]
 
 
+def same_content(one: Manifest, other: Manifest) -> bool:
+    """Whether two manifests hold the same training state, be it in other objects."""
+    return one.image == other.image and [(c.start, c.hash) for c in one.chunks] == [
+        (c.start, c.hash) for c in other.chunks
+    ]
+
+
 def _with_seal(value: Manifest | Claim) -> Document:
     document: dict[str, Any] = msgspec.to_builtins(value)
     return {**document, "seal": seal_of(document)}

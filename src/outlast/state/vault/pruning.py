@@ -20,18 +20,22 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from outlast.errors import ObjectDamaged, ObjectMissing, SaveGivenUp
+from outlast.protocol.trunk import Checkpoint
 from outlast.state.storage.seam import Storage
 from outlast.state.vault.manifest import Manifest
 from outlast.state.vault.names import (
     CHUNKS,
     CLAIMS,
+    ENDED,
     MAX_CLAIM,
     Era,
     beat_number,
     checkpoint_of,
     chunk_digest,
     chunk_era,
+    manifest_name,
 )
+from outlast.state.vault.pointers import pointers, targets
 from outlast.state.vault.retention import Keep, kept_steps
 from outlast.state.vault.search import Problem, Problems
 from outlast.state.vault.vault import Vault
@@ -82,13 +86,16 @@ def prune(
     names = vault.manifests()
     readable, unreadable = _read_all(vault, names, problems)
     # Where nothing good is left to go on from, every rest may be of use.
-    kept = _kept(vault.trunk(), readable, chunks, keep) or set(names)
+    trunk = vault.trunk()
+    kept = _kept(trunk, readable, chunks, keep) or set(names)
+    kept |= {manifest for name, manifest in targets(vault, names, trunk).items() if name != ENDED}
     doomed = [name for name in names if name not in kept and (force or name not in unreadable)]
     result = Pruned(
         kept=[name for name in names if name not in doomed], manifests=doomed, problems=problems.all
     )
     if not dry_run:
         _delete(vault, claim, doomed, wanted)
+        _delete(vault, claim, _old_pointers(vault, claim, doomed), wanted)
         # Whoever committed meanwhile named chunks that may be in the listing.
         arrived, unknown = _read_all(vault, set(vault.manifests()) - set(names), problems)
         readable |= arrived
@@ -149,6 +156,24 @@ def _delete(vault: Vault, claim: int | None, names: list[str], wanted: Callable[
         if not wanted():
             raise SaveGivenUp("it is not on this replica any more to delete checkpoints")
         vault.storage.delete(names[start : start + BATCH])
+
+
+def _old_pointers(vault: Vault, claim: int | None, doomed: Collection[str]) -> list[str]:
+    """Those whose checkpoint is gone, or was never made. One that is about to be made is of the present
+    claim, and newer than what its name stands for."""
+    assert claim is not None
+    there = set(vault.manifests())
+    newest = {name: checkpoint_of(manifest) for name, manifest in targets(vault, there).items()}
+    return [
+        key
+        for name, checkpoint, key in pointers(vault)
+        if (manifest := manifest_name(*checkpoint)) in doomed
+        or (manifest not in there and (checkpoint.claim < claim or _is_newer(newest.get(name), checkpoint)))
+    ]
+
+
+def _is_newer(one: Checkpoint | None, other: Checkpoint) -> bool:
+    return one is not None and one > other
 
 
 def _old_beats(storage: Storage, claim: int | None) -> list[str]:

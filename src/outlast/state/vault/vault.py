@@ -26,6 +26,7 @@ from outlast.state.vault.manifest import (
     decode_manifest,
     encode_claim,
     encode_manifest,
+    same_content,
     same_state,
     sealed,
 )
@@ -38,6 +39,7 @@ from outlast.state.vault.names import (
     claim_name,
     claim_number,
     manifest_name,
+    pointer_name,
 )
 from outlast.state.vault.occupancy import Holder, Process, Watch, find_holder
 from outlast.state.vault.search import Problems, Search
@@ -201,6 +203,25 @@ class Vault:
             f"{self._where(name)} is there already, with another state, made by the run {there.run!r}. Two "
             "jobs seem to write to this URL: end one of them, or give it a URL of its own."
         )
+
+    def point(self, name: str, manifest: Manifest) -> None:
+        """Have the name point to this checkpoint, as soon as it is there; see `pointers`."""
+        key = pointer_name(name, Checkpoint(manifest.claim, manifest.step))
+        self.storage.put(key, f'{{"format":"outlast-name","step":{manifest.step}}}\n'.encode())
+
+    def ensure(self, manifest: Manifest) -> Manifest:
+        """Commit it, unless the same content was committed before, by another attempt of the run; what is
+        there."""
+        try:
+            self.commit(manifest)
+        except VaultTaken:
+            raise
+        except CheckpointError:
+            there = self.read_manifest(manifest_name(manifest.claim, manifest.step))
+            if there.run != manifest.run or not same_content(there, manifest):
+                raise
+            return there
+        return self.read_manifest(manifest_name(manifest.claim, manifest.step))
 
     def known_chunks(self, newest: int = 1, *, under: Claim | None = None) -> dict[str, Chunk]:
         """Chunks that need not be written again, by hash: of the newest good checkpoints on the trunk, and in

@@ -1,0 +1,214 @@
+"""Connections between lives, and the gaps in them: what may count of all that arrives.
+
+A connection can break while both of its ends live. A new one is made at once, but nobody can say what was
+lost between the two, and every word of this protocol stands for what was sent before it: a PART for the
+contributions, a SUM for the results, a feed for those before it. A word that crosses such a gap is a lie.
+So there is one rule:
+
+    *All frames of one era from one life to another travel on one connection, or not at all.*
+
+An *era* is all views with the same `planned_since`: it begins with a view that interrupts, in which everybody
+speaks, asks and feeds anew, so that nothing from before matters. (A planned view does not: what was said
+before it is still relied upon.) TCP delivers a prefix of what was sent on one connection, so by that rule
+what counts of an era is a prefix of what was sent in it.
+
+A line that breaks after it was *used* in this era is *torn* for the rest of it: nothing more is sent to that
+peer, nothing of this era that still comes from it counts, and the coordinator is told, who begins another
+era. One that breaks before anything went over it was nothing but a connection, and the next one serves as
+well. The other end may have used what this one never knew of; so an end that is torn says GAP on the next
+connection, and nothing else.
+
+What is sent before there is a connection waits for it, in order, up to a bound; one who does not come before
+it is reached is torn, too. Pure: whoever drives this does the sending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from outlast.protocol.views import Member, View
+
+QUEUED_FRAMES_MOST = 1 << 14
+"""Frames that wait for a connection, for each peer."""
+
+QUEUED_BYTES_MOST = 256 << 20
+"""And what comes with those that need not be kept at any price: records for one who only learns."""
+
+F = TypeVar("F")
+
+Life = tuple[int, int]
+
+
+class Line(NamedTuple):
+    """One connection: with which life of a peer, in which life of this process, and which one it is."""
+
+    peer: Member
+    own: int
+    number: int
+    """No other connection of this process has the same."""
+
+
+@dataclass(eq=False)
+class _Tie(Generic[F]):
+    """What there is between this life and one of a peer, in the present era."""
+
+    peer: Member
+    line: Line | None = None
+    used: bool = False
+    torn: bool = False
+    queue: list[F] = field(default_factory=list)
+    queued_bytes: int = 0
+
+    def forget(self) -> None:
+        """Nothing waits any more."""
+        self.queue.clear()
+        self.queued_bytes = 0
+
+
+class Lines(Generic[F]):
+    """What a life knows of its connections; `F` is a frame that waits to be sent."""
+
+    def __init__(self) -> None:
+        self._own = 0
+        self._era = 0
+        self._view = 0
+        self._ties: dict[Life, _Tie[F]] = {}
+        self._at_line: dict[int, _Tie[F]] = {}
+        """Those that have a line, by its number."""
+        self.changes = 0
+        """Grows whenever there is something new about connections and gaps."""
+        self._gaps_ahead: dict[Life, int] = {}
+        """Peers that are ahead have said in which era there is a gap."""
+
+    @property
+    def own(self) -> int:
+        """The life in which all of this is."""
+        return self._own
+
+    @property
+    def era(self) -> int:
+        return self._era
+
+    @property
+    def torn(self) -> frozenset[Member]:
+        """Peers that nothing counts from, and nothing is sent to, in this era."""
+        return frozenset(tie.peer for tie in self._ties.values() if tie.torn)
+
+    @property
+    def torn_and_back(self) -> frozenset[Member]:
+        """Those of them that there is another connection with: they live, and only the era has to end."""
+        return frozenset(tie.peer for tie in self._ties.values() if tie.torn and tie.line is not None)
+
+    @property
+    def waiting(self) -> dict[int, int]:
+        """How many frames wait for a connection, by replica."""
+        return {tie.peer.replica: len(tie.queue) for tie in self._ties.values() if tie.queue}
+
+    def line(self, peer: Member) -> Line | None:
+        """The connection with this peer, if there is one."""
+        tie = self._ties.get(_life(peer))
+        return tie.line if tie is not None else None
+
+    def adopt(self, view: View, own: int) -> None:
+        """This view is in force: its lives are the peers, and its era is the present one."""
+        self.changes += 1
+        if own != self._own:
+            self._own = own
+            self._ties, self._at_line, self._gaps_ahead = {}, {}, {}
+        present = {_life(peer): peer for peer in (*view.members, *view.learners)}
+        kept = {life: tie for life, tie in self._ties.items() if life in present}
+        self._ties = {life: kept.get(life) or _Tie(peer) for life, peer in present.items()}
+        self._at_line = {tie.line.number: tie for tie in kept.values() if tie.line is not None}
+        self._view = view.number
+        if view.planned_since != self._era:
+            self._era = view.planned_since
+            for tie in self._ties.values():
+                tie.used = tie.torn = False
+                tie.forget()
+        for life, era in list(self._gaps_ahead.items()):
+            if era <= self._era:
+                del self._gaps_ahead[life]
+                if era == self._era and life in self._ties:
+                    self._tear(self._ties[life])
+
+    def connected(self, line: Line) -> tuple[list[F], bool]:
+        """There is a connection: what to send now, in order; or True for GAP, and nothing but that."""
+        tie = self._tie_of(line)
+        if tie is None:
+            return [], False
+        self.changes += 1
+        self._attach(tie, line)
+        if tie.torn:
+            return [], True
+        frames = list(tie.queue)
+        tie.forget()
+        tie.used |= bool(frames)
+        return frames, False
+
+    def lost(self, line: Line) -> None:
+        """The connection is over, or what was sent on it was not taken."""
+        tie = self._tie_of(line)
+        if tie is not None and tie.line == line:
+            self.changes += 1
+            self._attach(tie, None)
+            if tie.used:
+                self._tear(tie)
+
+    def gap(self, line: Line, era: int) -> None:
+        """The other end says that there is a gap in that era."""
+        tie = self._tie_of(line)
+        if tie is None or tie.line != line:
+            return
+        if era > self._era:
+            self._gaps_ahead[_life(tie.peer)] = era
+        elif era == self._era:
+            self._tear(tie)
+
+    def give_up(self, peer: Member) -> None:
+        """What this peer has sent is lost, or it cannot be reached."""
+        tie = self._ties.get(_life(peer))
+        if tie is not None:
+            self._tear(tie)
+
+    def route(self, peer: Member, frame: F, droppable_bytes: int = 0) -> Line | None:
+        """The line to send this on; None if it waits for one, or is for nobody."""
+        tie = self._ties.get(_life(peer))
+        if tie is None or tie.torn:
+            return None
+        if tie.line is None:
+            tie.queue.append(frame)
+            tie.queued_bytes += droppable_bytes
+            if len(tie.queue) > QUEUED_FRAMES_MOST or tie.queued_bytes > QUEUED_BYTES_MOST:
+                self._tear(tie)
+            return None
+        tie.used = True
+        return tie.line
+
+    def takes(self, line: Line, view: int) -> bool:
+        """Whether a frame of that view, which comes on this line, may count. Those of later views are for
+        the member core, which holds them; if there is a gap in what belongs to them, the sender knows."""
+        tie = self._at_line.get(line.number)
+        if tie is None or (tie.torn and view <= self._view):
+            return False
+        tie.used = True
+        return True
+
+    def _tie_of(self, line: Line) -> _Tie[F] | None:
+        return self._ties.get(_life(line.peer)) if line.own == self._own else None
+
+    def _attach(self, tie: _Tie[F], line: Line | None) -> None:
+        if tie.line is not None:
+            del self._at_line[tie.line.number]
+        if line is not None:
+            self._at_line[line.number] = tie
+        tie.line = line
+
+    def _tear(self, tie: _Tie[F]) -> None:
+        self.changes += 1
+        tie.torn = True
+        tie.forget()
+
+
+def _life(member: Member) -> Life:
+    return member.replica, member.incarnation
