@@ -45,13 +45,13 @@ class Trainee:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def block(self, seconds: float) -> float:
-        """Steps per second."""
-        begun, steps = time.perf_counter(), 0
+    def block(self, seconds: float) -> tuple[float, float]:
+        """Steps per second, and seconds of CPU time that a step has taken this replica, in all threads."""
+        begun, cpu_begun, steps = time.perf_counter(), time.process_time(), 0
         while (passed_s := time.perf_counter() - begun) < seconds:
             self.step()
             steps += 1
-        return steps / passed_s
+        return steps / passed_s, (time.process_time() - cpu_begun) / steps
 
     def checksum_s(self) -> float:
         """What the checksum of one contribution takes, which two members make in every step."""
@@ -81,14 +81,14 @@ def main() -> None:
         interval_s = min(rhythm.interval_s, plan["longest_s"])
         found = []
         for pair in range(plan["pairs"]):
-            rates = {}
+            rates, cpu_s = {}, {}
             for name in ("on", "off") if pair % 2 else ("off", "on"):
                 rhythm._chosen_at = -math.inf if name == "on" else math.inf
                 before = comparing.chosen
-                rates[name] = trainee.block(interval_s)
+                rates[name], cpu_s[name] = trainee.block(interval_s)
                 assert (comparing.chosen > before) is (name == "on"), "a comparison in each block, or none"
-            found.append(rates)
-            print(json.dumps(rates), file=sys.stderr, flush=True)
+            found.append({**rates, "cpu_s": cpu_s})
+            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
         answer = {
             "pairs": found,
             "interval_s": rhythm.interval_s,
@@ -96,7 +96,10 @@ def main() -> None:
             "cost_s": rhythm._cost_s,
             "checksum_s": trainee.checksum_s(),
         }
-        Path(plan["found"]).write_text(json.dumps(answer))
+        # Whoever waits for this file reads it as soon as there is one, so it comes as a whole.
+        fresh = Path(plan["found"]).with_suffix(".fresh")
+        fresh.write_text(json.dumps(answer))
+        fresh.replace(plan["found"])
         # Everybody else goes on for ever, and whoever has started all of it has what it wants.
         while True:
             trainee.step()

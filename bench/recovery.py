@@ -9,7 +9,8 @@ taken off: the one that was interrupted, and the one in which the victim's shard
 - `stall_s_median`, `stall_s_p90`: what is left; the worst of the three sizes.
 - `survivor_exits`: processes that ended although nobody killed them; must be 0.
 
-`back_s` in the details is the time from the kill until all took part in the steps again.
+`reached_s` in the details is the same with nothing taken off, for comparisons where there is no stall, and
+`back_s` the time from the kill until all took part in the steps again.
 """
 
 import argparse
@@ -63,6 +64,7 @@ def run(options: argparse.Namespace) -> Result:
             f"n{size}": {
                 "step_s": one["step_s"],
                 "stall_s": spread(one["stalls_s"]),
+                "reached_s": spread(one["reached_s"]),
                 "back_s": spread(one["back_s"]),
             }
             for size, one in found.items()
@@ -92,6 +94,7 @@ def _one_size(size: int, kills: int) -> dict[str, Any]:
     return {
         # Less than nothing is nothing: the survivors were in luck with the moment.
         "stalls_s": [max(0.0, reached - STEPS_TAKEN_OFF * step_s) for reached in reached_s],
+        "reached_s": reached_s,
         "back_s": back_s,
         "step_s": step_s,
         "survivor_exits": sum(lives - 1 - killed[replica] for replica, lives in paces.lives().items()),

@@ -34,7 +34,7 @@ class Switch:
         exchange = engine._exchange
         exchange.screening = self._screening if on else None
         exchange.plan.screened = exchange._layout.parameter_buckets if on else 0
-        steps = engine.conduct.participant.steps
+        steps = engine.driver.steps
         # One is for the views to come, the other for the one in force.
         steps.judges = steps._attempts._judges = on
 

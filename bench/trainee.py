@@ -7,6 +7,7 @@ instead of the clock, so that a benchmark knows which of its steps hold one.
 
 import logging
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,10 @@ STATE_BYTES_PER_PARAMETER = 12
 LEARNING_RATE = 1e-4
 ENDLESS = 1_000_000_000
 WITHIN_S = 120.0
+COMMITTED = re.compile(
+    r"the checkpoint of step (\d+) is committed, ([\d.]+) s after it was decided; training was held for "
+    r"([\d.]+) s; ([\d.]+) s of CPU time and (\d+) bytes were written here"
+)
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,10 @@ class Heard(logging.Handler):
         self.saved: list[Saved] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("the checkpoint of step %d is committed") and isinstance(record.args, tuple):
-            self.saved.append(Saved(*record.args))  # type: ignore[arg-type]
+        found = COMMITTED.match(record.getMessage())
+        if found is not None:
+            step, took_s, held_s, worked_s, new_bytes = found.groups()
+            self.saved.append(Saved(int(step), float(took_s), float(held_s), float(worked_s), int(new_bytes)))
         elif record.levelno >= logging.WARNING:
             print(record.getMessage(), file=sys.stderr, flush=True)
 
