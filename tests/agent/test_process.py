@@ -361,7 +361,7 @@ def test_thirty_quick_lives_leak_nothing(launch: Launch, wait_until: Until, offs
                     await launched.line()
                 launched.process.kill()
                 assert (await launched.ended()).signal == signal.SIGKILL
-            assert open_files() <= files
+            assert len(open_files()) <= len(files)
             await wait_until(lambda: offspring() == [nursery.forkserver_pid])
             assert nursery._kin == set()
 

@@ -11,6 +11,7 @@ import pytest
 
 from outlast.agent import service
 from outlast.agent.service import NICE_AGAIN, AgentService
+from outlast.protocol.events import AnyEvent, Died, Restarted, Started
 from outlast.protocol.restarts import Legacy
 from outlast.protocol.views import JobSpec
 from outlast.wire.rundir import RunDirectory, RunFile
@@ -27,7 +28,9 @@ sys.exit(1)
 """
 
 
-def lives(tmp_path: Path, wait_until: Until) -> list[dict[str, object]]:
+def lives(
+    tmp_path: Path, wait_until: Until, emit: Callable[[AnyEvent], None] = lambda _: None
+) -> list[dict[str, object]]:
     """What the first two lives of a failing replica saw."""
     (tmp_path / "script.py").write_text(SCRIPT)
     directory = RunDirectory(tmp_path / "run")
@@ -44,7 +47,7 @@ def lives(tmp_path: Path, wait_until: Until) -> list[dict[str, object]]:
     told = tmp_path / "told"
 
     async def story() -> None:
-        agent = AgentService(directory, "agent-0", (0,), grace_s=0.0)
+        agent = AgentService(directory, "agent-0", (0,), grace_s=0.0, emit=emit)
         running = asyncio.ensure_future(agent.run())
         await wait_until(lambda: (told.exists() and told.read_text().count("\n") == 2) or running.done())
         agent.preempt()
@@ -72,6 +75,18 @@ def test_what_an_agent_has_counted_is_there_for_the_next_one(tmp_path: Path, wai
     assert service.read_legacy(home) == Legacy()
     (home / service.LEGACY).unlink()
     assert service.read_legacy(home) == Legacy()
+
+
+def test_a_life_is_told_though_no_coordinator_hears_of_it(tmp_path: Path, wait_until: Until) -> None:
+    """And once, though the agent repeats it until somebody agrees."""
+    told: list[AnyEvent] = []
+    lives(tmp_path, wait_until, told.append)
+    assert [type(event) for event in told[:3]] == [Started, Died, Restarted]
+    started, died, again = told[:3]
+    assert isinstance(started, Started) and isinstance(died, Died) and isinstance(again, Restarted)
+    assert (died.process, died.cause) == (started.process, "exited with status 1")
+    assert again.cause == "exited with status 1"
+    assert again.process > started.process
 
 
 def test_the_number_of_threads_is_the_runs_and_costs_no_warm_start(

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 SHARED = Path("/dev/shm")  # noqa: S108 (it is looked at, and nothing is written there)
-RUN_DIRECTORY = {"run.json", "token", "store", "agents", "logs", "ended.json"}
+RUN_DIRECTORY = {"run.json", "token", "store", "agents", "logs", "events", "ended.json"}
 """What `wire/rundir.py` says that there is."""
 TORCHS_OWN = "torchinductor_"
 """An empty cache, which torch makes when it is imported."""

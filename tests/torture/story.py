@@ -130,9 +130,10 @@ class Story:
 
     def _step_in(self, step: int) -> None:
         """Wake who is held. The last one that has the training state is waited for, however long it is
-        stopped: nobody else could go on from there, so whoever has stopped it has to decide."""
+        stopped: nobody else could go on from there, so whoever has stopped it has to decide. One whose data
+        worker is stopped stands as still as if it were stopped itself."""
         at_s = time.monotonic() - self._began
-        self.events.append(f"{at_s:6.2f} s, step {step}: nothing moves, so replicas that are held are woken")
+        self.events.append(f"{at_s:6.2f} s, step {step}: nothing moves, so who is held is woken")
         for victim in self._held:
             signals.wake(victim)
         self._held.clear()
@@ -163,7 +164,7 @@ class Story:
                 elif fault.kind == "stop":
                     victim = signals.stop(pid)
                     self._later(fault.lasting_s, lambda: signals.wake(victim))
-                elif fault.target == "replica":
+                elif fault.target in ("replica", "worker"):
                     self._held.append(signals.stop(pid))
                 else:
                     signals.stop(pid).close()

@@ -11,6 +11,8 @@ from pathlib import Path
 from outlast.agent.service import NO_SPACE, AgentService
 from outlast.errors import JobFailed, OutlastError, StoreError, StoreFull
 from outlast.kinship import ExitStatus, die_with_parent
+from outlast.observe.files import open_events
+from outlast.observe.queue import Events
 from outlast.wire.rundir import RunDirectory
 
 LEFT = 13
@@ -50,13 +52,14 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
-async def serve(arguments: argparse.Namespace) -> int:
+async def serve(arguments: argparse.Namespace, directory: RunDirectory, events: Events) -> int:
     service = AgentService(
-        RunDirectory(arguments.run, arguments.run_id),
+        directory,
         arguments.name,
         arguments.replicas,
         grace_s=arguments.grace,
         ended=arguments.ended,
+        emit=events.emit,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.preempt)
     outcome = await service.run()
@@ -71,8 +74,10 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.parent else signal.SIG_DFL)
     if arguments.parent:
         die_with_parent(arguments.parent)
+    directory = RunDirectory(arguments.run, arguments.run_id)
     try:
-        return asyncio.run(serve(arguments))
+        with open_events(directory, arguments.name) as events:
+            return asyncio.run(serve(arguments, directory, events))
     except OutlastError as error:
         print(f"agent: {error}", file=sys.stderr)
         return error.exit_code

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,9 +19,11 @@ from outlast.agent.mouthpiece import Mouthpiece
 from outlast.agent.oom import OutOfMemory
 from outlast.agent.output import Output
 from outlast.agent.process import Nursery, ReplicaProcess
+from outlast.agent.telling import Telling
 from outlast.agent.watch import ReplicaWatch, last_sample
 from outlast.errors import JobFailed, OutlastError, PeerRejected
 from outlast.kinship import ExitStatus, can_unnice, nursery_name
+from outlast.protocol.events import AnyEvent
 from outlast.protocol.messages import Message
 from outlast.protocol.restarts import Legacy, RestartPolicy
 from outlast.protocol.supervision import (
@@ -71,8 +73,10 @@ class AgentService:
         *,
         grace_s: float,
         ended: Mapping[int, ExitStatus] | None = None,
+        emit: Callable[[AnyEvent], None] = lambda _: None,
     ) -> None:
-        """`ended` are exits that an agent before this one has left untold."""
+        """`ended` are exits that an agent before this one has left untold. `emit` is told what happens, and
+        must not block."""
         self._directory = directory
         self._run = directory.read()
         self._token = directory.token()
@@ -103,6 +107,7 @@ class AgentService:
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
         self._speak = {"stdout": Mouthpiece(1), "stderr": Mouthpiece(2)}
+        self._telling = Telling(emit)
         self._memory = OutOfMemory()
         self._cold = ""
         self._nice_again = NICE_AGAIN if can_unnice() else 0
@@ -117,7 +122,10 @@ class AgentService:
         async with self._nursery:
             self._go(self._keep_connection())
             self._go(self._tick())
-            self._perform(self._core.start(self._now(), self._untold()))
+            untold = self._untold()
+            for replica, (sample, _) in untold.items():
+                self._telling.sampled(replica, sample)
+            self._perform(self._core.start(self._now(), untold))
             try:
                 await self._over.wait()
                 await self._hear_last_words()
@@ -189,7 +197,10 @@ class AgentService:
     async def _tick(self) -> None:
         while True:
             now = self._now()
-            self._core.sampled({replica: watch.sample() for replica, watch in self._watches.items()}, now)
+            samples = {replica: watch.sample() for replica, watch in self._watches.items()}
+            self._core.sampled(samples, now)
+            for replica, sample in samples.items():
+                self._telling.sampled(replica, sample)
             self._perform(self._core.tick(now))
             await asyncio.sleep(self._timing.tick_every_s)
 
@@ -222,6 +233,7 @@ class AgentService:
         )
 
     def _perform(self, actions: list[AgentAction]) -> None:
+        self._telling.departed(self._core.departures, leaving=self._core.leaving)
         for action in actions:
             match action:
                 case StartReplica():
@@ -293,6 +305,7 @@ class AgentService:
             watch.born(started.pid)
             self._explain_cold_start(started.cold or self._nursery.cold)
             self._processes[replica] = started
+            self._telling.started(replica, process, started.pid, again=again)
             status = await asyncio.shield(started.exited)
             ending = exit_of(status, asked=started.asked, last_words=output.last_words(), memory=self._memory)
             del self._processes[replica]
@@ -300,7 +313,9 @@ class AgentService:
                 self._narrate(replica, f"could not be logged in full: {output.log_error}")
             if not status.success and not started.asked:
                 self._narrate(replica, ending.how)
-        self._core.sampled({replica: watch.sample()}, self._now())
+        sample = watch.sample()
+        self._core.sampled({replica: sample}, self._now())
+        self._telling.sampled(replica, sample)
         del self._watches[replica]
         watch.close()
         self._perform(self._core.exited(replica, process, ending, self._now()))

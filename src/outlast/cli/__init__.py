@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "run a training script as several replicas on this machine",
     "status": "show how a run stands, or how it ended",
     "logs": "show what the replicas of a run have printed",
+    "events": "show what happened in a run, as its processes tell it",
     "runs": "list the runs on this machine, and remove old ones",
     "checkpoints": "list, show, verify, export, import and prune checkpoints",
     "rewind": "let the next run go on from an older checkpoint",

@@ -13,6 +13,8 @@ from outlast.coordinator.service import CoordinatorService
 from outlast.coordinator.store.embedded import EmbeddedStore
 from outlast.errors import OutlastError
 from outlast.kinship import die_with_parent
+from outlast.observe.files import open_events
+from outlast.observe.queue import Events
 from outlast.wire.rundir import RunDirectory
 
 
@@ -29,11 +31,13 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
-async def serve(directory: RunDirectory, listen_fd: int | None) -> None:
+async def serve(directory: RunDirectory, listen_fd: int | None, events: Events) -> None:
     run = directory.read()
     store = await EmbeddedStore.open(directory.store)
     try:
-        service = CoordinatorService(spec=run.spec, timing=run.timing(), token=directory.token(), store=store)
+        service = CoordinatorService(
+            spec=run.spec, timing=run.timing(), token=directory.token(), store=store, emit=events.emit
+        )
         serving = asyncio.ensure_future(
             service.run(run.address if listen_fd is None else socket.socket(fileno=listen_fd))
         )
@@ -51,8 +55,10 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.parent else signal.SIG_DFL)
     if arguments.parent:
         die_with_parent(arguments.parent)
+    directory = RunDirectory(arguments.run, arguments.run_id)
     try:
-        asyncio.run(serve(RunDirectory(arguments.run, arguments.run_id), arguments.listen_fd))
+        with open_events(directory, "coordinator") as events:
+            asyncio.run(serve(directory, arguments.listen_fd, events))
     except OutlastError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return error.exit_code

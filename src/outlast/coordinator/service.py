@@ -1,6 +1,7 @@
 """The coordinator as a process: sockets on one side, the store on the other, the core in between.
 
-All decisions are the core's. This shell hands it what arrives and the time, and carries out what it answers.
+All decisions are the core's. This shell hands it what arrives and the time, carries out what it answers, and
+tells as events what was agreed on.
 Peers may say only what is theirs to say: an agent speaks for itself, a replica for itself, an observer asks.
 Anything else is trespass: the stream is dropped and the drop is counted.
 """
@@ -9,6 +10,7 @@ import asyncio
 import logging
 import secrets
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from outlast.coordinator.store.seam import Store
@@ -28,9 +30,12 @@ from outlast.protocol.coordinator import (
     Tick,
 )
 from outlast.protocol.election import Campaign, Renew, Watch
+from outlast.protocol.events import AnyEvent, Leading
+from outlast.protocol.events import View as ViewAgreed
 from outlast.protocol.messages import Ask, Beat, Fetch, Message, Register, Report
+from outlast.protocol.minutes import minutes
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import JobSpec
+from outlast.protocol.views import JobSpec, Membership
 from outlast.wire.control import CONTROL
 from outlast.wire.listener import Listener
 from outlast.wire.streams import Stream
@@ -44,8 +49,21 @@ LOADS_BEFORE_GIVING_UP = 3
 class CoordinatorService:
     """One coordinator; `run` returns when it is cancelled, and raises when it cannot go on."""
 
-    def __init__(self, *, spec: JobSpec, timing: Timing, token: bytes, store: Store) -> None:
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        timing: Timing,
+        token: bytes,
+        store: Store,
+        emit: Callable[[AnyEvent], None] = lambda _: None,
+    ) -> None:
+        """`emit` is told what happens, and must not block."""
         self._spec = spec
+        self._emit = emit
+        self._term = 0
+        self._told: Membership | None = None
+        """The newest document that events were made of."""
         self._timing = timing
         self._token = token
         self._core = CoordinatorCore(spec, timing)
@@ -122,6 +140,7 @@ class CoordinatorService:
             # A core that has failed in the middle of an event is not to be trusted with the next one. The
             # agreed state is in the store; a fresh process starts from there.
             self._give_up(error)
+        self._tell()
         if self._askers and self._core.leading:
             askers, self._askers = self._askers, {}
             for stream in askers:
@@ -130,6 +149,22 @@ class CoordinatorService:
             self._trouble = self._core.trouble
             if self._trouble:
                 log.error("nothing can be decided at the moment: %s", self._trouble)
+
+    def _tell(self) -> None:
+        """What has been agreed on since the last time."""
+        agreed = self._core.membership
+        if agreed is None or agreed is self._told:
+            return
+        if self._core.election.term != self._term:
+            self._term = self._core.election.term
+            self._emit(Leading(term=self._term, view=agreed.view.number))
+            if agreed.view.number:
+                # Whoever led before may have been killed before it had told of this one.
+                self._emit(ViewAgreed.of(agreed.view))
+        else:
+            for event in minutes(self._told or Membership(spec=self._spec), agreed, self._core.causes):
+                self._emit(event)
+        self._told = agreed
 
     def _give_up(self, error: Exception) -> None:
         if self._broken is not None and not self._broken.done():

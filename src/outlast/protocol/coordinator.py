@@ -15,8 +15,8 @@ At most one commit is in flight; what is learned meanwhile goes into the next on
 two views, not ten.
 """
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 from outlast.protocol.election import Campaign, Election, ElectionEvent, Office, Renew, Watch
 from outlast.protocol.evidence import Evidence, outstanding
@@ -54,6 +54,8 @@ class Commit:
     membership: Membership
     revision: int
     term: int
+    causes: Mapping[int, str] = field(default_factory=dict)
+    """Why replicas are removed, if some are; see `minutes.py`."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ class CoordinatorCore:
         self.membership: Membership | None = None
         self.evidence: Evidence | None = None
         self.trouble = ""
+        self.causes: Mapping[int, str] = {}
+        """Why the newest commit of this coordinator has removed whom it has."""
         self._revision = 0
         self._loading = False
         self._retry_at = 0.0
@@ -363,12 +367,14 @@ class CoordinatorCore:
                     # Somebody else leads by now; what we know is worth nothing.
                     return list(self.election.resign(now))
                 self._revision = event.revision
+                self.causes = {}
                 return self._agreed(event.membership or Membership(spec=self._spec))
             case LoadFailed() if self._loading:
                 self._loading = False
                 self._retry_at = now + self._timing.beat_every_s
             case Committed() if self._answers(event.ticket):
                 assert self._in_flight is not None
+                self.causes = self._in_flight.causes
                 membership, self._in_flight = self._in_flight.membership, None
                 self._revision = event.revision
                 self._one_may_be_late = False
@@ -418,11 +424,13 @@ class CoordinatorCore:
         if not self.leading or self._in_flight is not None or self.evidence is None or now < self._retry_at:
             return []
         assert self.membership is not None
-        planned = plan(self.membership, self.evidence.change(self.membership, now))
+        change = self.evidence.change(self.membership, now)
+        planned = plan(self.membership, change)
         if planned == self.membership and not self._one_may_be_late:
             return []
         self._ticket += 1
-        self._in_flight = Commit(self._ticket, planned, self._revision, self.election.term)
+        causes = {replica: removal.cause for replica, removal in change.removals.items()}
+        self._in_flight = Commit(self._ticket, planned, self._revision, self.election.term, causes)
         return self._begin(self._in_flight)
 
     def _begin(self, commit: Commit) -> list[Action]:

@@ -191,6 +191,11 @@ class AgentCore:
         return {replica: life.process for replica, life in self._lives.items()}
 
     @property
+    def departures(self) -> tuple[Departure, ...]:
+        """The exits that have not been agreed on yet."""
+        return tuple(self._departures.values())
+
+    @property
     def legacy(self) -> Legacy:
         """What the next agent has to know, should this one die."""
         return Legacy({replica: count.tally for replica, count in self._counts.items()}, self._furthest)

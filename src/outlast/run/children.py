@@ -58,12 +58,13 @@ class Child:
         final: Sequence[int] = (0,),
         stopped_for_s: float = STOPPED_FOR_S,
         last_will: Callable[[int], Sequence[str]] = lambda _pid: (),
-        on_restart: Callable[[], None] = lambda: None,
+        on_restart: Callable[[int], None] = lambda _status: None,
         on_line: Callable[[str, str], None],
     ) -> None:
         """`final` are the exit codes with which the role itself is over, however long it was filled. One that
         is stopped for `stopped_for_s` is killed; `last_will` says with which arguments beside its own the
-        next one is started then, given the pid of the stopped one. If there are any, it is woken first."""
+        next one is started then, given the pid of the stopped one. If there are any, it is woken first.
+        `on_restart` is told with which status one ended that is replaced."""
         self._stopped_for_s = stopped_for_s
         self._last_will = last_will
         self._on_restart = on_restart
@@ -102,7 +103,7 @@ class Child:
             if status in self._final or hopeless or over or self._too_often():
                 return status
             self.restarts += 1
-            self._on_restart()
+            self._on_restart(status)
 
     def last_line(self) -> str:
         """The last that it said on standard error, which has been shown already."""

@@ -26,7 +26,10 @@ from outlast.errors import (
     StoreFull,
     UsageError,
 )
-from outlast.kinship import bury, nursery_name
+from outlast.kinship import ExitStatus, bury, nursery_name
+from outlast.observe.files import open_events
+from outlast.observe.queue import Events
+from outlast.protocol import events
 from outlast.protocol.messages import Ended, Status, ViewNews
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Outcome, View
@@ -101,6 +104,7 @@ class Launcher:
         self._views: ViewLog | None = None
         self._newest_view = 0
         self._ended = asyncio.Event()
+        self._events: Events | None = None
 
     async def run(self) -> int:
         """Run the job to its end; the exit code says how it ended."""
@@ -115,7 +119,16 @@ class Launcher:
         spec.validate()
         with listen(options.address) as sock:
             directory = self._prepare(spec, sock)
-            with directory.held():
+            with directory.held(), open_events(directory, "launcher") as self._events:
+                self._emit(
+                    events.Begun(
+                        run=spec.name,
+                        replicas=spec.replicas,
+                        shards=spec.shards,
+                        min_replicas=spec.min_replicas,
+                        shadows=spec.shadows,
+                    )
+                )
                 return await self._supervise(directory, sock)
 
     def _prepare(self, spec: JobSpec, sock: socket.socket) -> RunDirectory:
@@ -159,7 +172,7 @@ class Launcher:
             ["--run", str(directory.path), "--run-id", directory.identity, "--listen-fd", str(fd)],
             pass_fds=[fd],
             final=_COORDINATOR_ENDS,
-            on_restart=lambda: self._story.part_restarted("coordinator", time.monotonic()),
+            on_restart=self._coordinator_restarted,
             on_line=self._line,
         )
         agents = [self._agent(directory, index) for index in range(self._options.agents)]
@@ -196,7 +209,24 @@ class Launcher:
                 bury(nursery_name(str(directory.path), agent.name))
             self._views.close()
             self._repeats.flush()
+            for agent, ending in zip(agents, working, strict=True):
+                if ending.done() and not ending.exception() and ending.result() not in _AGENT_ENDS:
+                    cause = ExitStatus.of(ending.result()).describe()
+                    self._emit(events.Died(who=agent.name, cause=cause))
         return self._conclude(directory, coordinator, agents, statuses)
+
+    def _coordinator_restarted(self, status: int) -> None:
+        self._tell_restart("coordinator", status)
+        self._story.part_restarted("coordinator", time.monotonic())
+
+    def _tell_restart(self, who: str, status: int) -> None:
+        cause = ExitStatus.of(status).describe()
+        self._emit(events.Died(who=who, cause=cause))
+        self._emit(events.Restarted(who=who, cause=cause))
+
+    def _emit(self, event: events.AnyEvent) -> None:
+        if self._events is not None:
+            self._events.emit(event)
 
     def _agent(self, directory: RunDirectory, index: int) -> Child:
         mine = range(index, self._options.replicas + self._options.shadows, self._options.agents)
@@ -211,6 +241,7 @@ class Launcher:
             final=_AGENT_ENDS,
             stopped_for_s=Timing(detect_within_s=self._options.detect_within_s).stopped_for_good_s,
             last_will=lambda pid: untold_exits(directory.agent(name), pid),
+            on_restart=lambda status: self._tell_restart(name, status),
             on_line=self._line,
         )
 
@@ -354,6 +385,7 @@ class Launcher:
             saved_step=left.saved_step,
             saved_to=left.place,
         )
+        self._emit(events.Ended(state=state, reason=reason, replica=replica, exit_code=exit_code))
         ended.write(directory, ending)
         self._say(farewell(directory.name, ending))
         return exit_code

@@ -6,8 +6,9 @@
         cluster.wait_for_life(2, 2)
 
 Everything lives in a directory of its own and ends with the block, however it is left: leaving it kills the
-launcher with -9, and it is an error if anything that the job started is then still there. Waits are on
-conditions, with a deadline that says what was missing.
+launcher with -9, and it is an error if anything that the job started is then still there, or if what its
+processes wrote of themselves breaks a promise. Waits are on conditions, with a deadline that says what was
+missing.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from typing import Self
 
 from outlast.errors import OutlastError
 from outlast.kinship import children_of
+from outlast.observe.promises import check
 from outlast.protocol.messages import Status
 from outlast.run.observer import observing
 from outlast.wire.progress import ProgressReader
@@ -89,6 +91,8 @@ class LocalCluster:
         self._process.wait()
         try:
             self.wait_until("nothing of the job runs any more", lambda: not self.processes())
+            broken = check(self.directory.path) if error is None else []
+            assert not broken, "\n".join(["the run has broken promises:", *broken])
         finally:
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):

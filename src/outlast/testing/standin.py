@@ -4,7 +4,8 @@
 
 It needs no torch. Each step it works for a while (sleeping, or burning CPU with --busy) and then waits for
 all members of its view. SIGUSR1 makes its main thread hang. With --trace it writes a line of JSON for every
-view it adopts, with the machine's monotonic time, for tests and benchmarks to read.
+view it adopts, with the machine's monotonic time, for tests and benchmarks to read. Its views and lives are
+in the run's events, too.
 """
 
 import argparse
@@ -18,11 +19,14 @@ from pathlib import Path
 from typing import TextIO
 
 from outlast.errors import UsageError
+from outlast.observe.files import open_events
+from outlast.protocol import events
 from outlast.protocol.messages import Phase
 from outlast.protocol.views import View
 from outlast.testing.board import Board
 from outlast.train.link import Link
 from outlast.wire.handover import handover
+from outlast.wire.rundir import RunDirectory
 
 LOOK_EVERY_S = 0.003
 
@@ -40,6 +44,7 @@ class StandIn:
         if arguments.trace is not None:
             self._trace = (arguments.trace / f"replica-{hand.replica}.trace").open("a", buffering=1)
         self._board = Board(hand.run / "standin.board")
+        self._events = open_events(RunDirectory(hand.run, hand.run_id), f"replica-{hand.replica}")
         self._link = Link(hand, on_view=self._adopted)
         self._step = 0
 
@@ -49,6 +54,7 @@ class StandIn:
         while self._step < self._arguments.steps and self._link.outcome is None:
             if self._link.fenced is not None:
                 self._say(f"fenced: {self._link.fenced}")
+                self._tell_end(self._link.fenced)
                 self._link.progress.enter(Phase.STARTING)
                 self._link.rejoin()
             if not self._join():
@@ -59,7 +65,14 @@ class StandIn:
         self._link.progress.close_job()
         self._link.progress.enter(Phase.DONE)
         self._say(f"done at step {self._step}")
+        self._tell_end("it has finished", finished=True)
         self._link.close()
+        self._events.close()
+
+    def _tell_end(self, reason: str, *, finished: bool = False) -> None:
+        life, replica = self._link.incarnation, self._link.replica
+        over = events.LifeOver(replica=replica, incarnation=life, reason=reason, finished=finished)
+        self._events.emit(over, life)
 
     def _join(self) -> bool:
         """Wait for a view that has this life as a member; a learner says that it is ready at once."""
@@ -124,6 +137,7 @@ class StandIn:
             raise RuntimeError(f"told to fail at step {self._step}")
 
     def _adopted(self, view: View) -> None:
+        self._events.emit(events.View.of(view), self._link.incarnation)
         if self._trace is not None:
             entry = {
                 "at_ns": time.monotonic_ns(),
