@@ -17,15 +17,28 @@ SOURCE = Path(outlast.__file__).parent
 ALLOWED = {
     "__main__": {"entry"},
     "entry": {"cli"},
-    "testing": {"run", "train", "state", "wire", "protocol", "kinship", "crashpoints", "errors"},
-    "run": {"wire", "protocol", "kinship", "errors"},
-    "coordinator": {"wire", "protocol", "kinship", "errors"},
-    "agent": {"wire", "protocol", "kinship", "parting", "errors"},
-    "train": {"mesh", "rules", "state", "wire", "protocol", "kinship", "parting", "crashpoints", "errors"},
+    "testing": {"run", "train", "state", "observe", "wire", "protocol", "kinship", "crashpoints", "errors"},
+    "run": {"observe", "wire", "protocol", "kinship", "errors"},
+    "coordinator": {"observe", "wire", "protocol", "kinship", "errors"},
+    "agent": {"observe", "wire", "protocol", "kinship", "parting", "errors"},
+    "train": {
+        "mesh",
+        "rules",
+        "state",
+        "observe",
+        "wire",
+        "protocol",
+        "kinship",
+        "parting",
+        "crashpoints",
+        "errors",
+    }
+    | {"observe"},
     "mesh": {"wire", "protocol", "errors"},
     "state": {"protocol", "kinship", "errors"},
     "rules": {"errors"},
     "sim": {"protocol", "kinship", "errors"},
+    "observe": {"wire", "protocol", "errors"},
     "wire": {"protocol", "errors"},
     "protocol": {"errors"},
     "kinship": set(),
@@ -44,6 +57,7 @@ PURE = {
     "heapq",
     "itertools",
     "math",
+    "struct",
     "typing",
     "msgspec",
 }
@@ -132,6 +146,18 @@ def test_the_table_has_no_circles() -> None:
             assert order.index(target) > order.index(name), f"{name} → {target} points up"
 
 
+def test_the_simulator_makes_no_core_and_no_driver_of_its_own() -> None:
+    """It plays with what it is cast: the driver makes the participant, and that the cores."""
+    forbidden = {"Participant", "StepCore", "MemberCore", "SaveCore"}
+    for path in modules():
+        if package(path) == "sim":
+            calls = [
+                node.func for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call)
+            ]
+            made = {call.id for call in calls if isinstance(call, ast.Name)}
+            assert not made & forbidden, f"{path} makes {made & forbidden}"
+
+
 def test_nothing_is_ever_pickled() -> None:
     for path in modules():
         for name in imports(path):
@@ -145,7 +171,9 @@ def test_rules_load_nothing_else_of_outlast() -> None:
     assert loaded == {"rules", "errors"}
 
 
-@pytest.mark.parametrize("module", ["outlast.agent.service", "outlast.coordinator.service"])
+@pytest.mark.parametrize(
+    "module", ["outlast.agent.service", "outlast.coordinator.service", "outlast.observe.promises"]
+)
 def test_services_load_neither_torch_nor_rich(module: str) -> None:
     assert not {"torch", "rich", "numpy"} & loaded_by(module)
 

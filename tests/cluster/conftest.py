@@ -1,5 +1,7 @@
-"""Shared by whole-cluster tests: jobs that last until a test has had enough, and scripts given as text."""
+"""Shared by whole-cluster tests: jobs that last until a test has had enough, scripts given as text, and
+places for checkpoints."""
 
+import secrets
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 
 from outlast.protocol.messages import Status
 from outlast.testing.cluster import LocalCluster
+from servers.seaweedfs import BUCKET
 
 UNTIL_ENOUGH = str(Path(__file__).with_name("until_enough.py"))
 
@@ -50,3 +53,18 @@ def script(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh place for checkpoints: "files", or "s3" or "hdfs" of a real server, as the test's (indirect)
+    parameter says."""
+    match getattr(request, "param", "files"):
+        case "s3":
+            server = request.getfixturevalue("seaweedfs")
+            for name, value in server.environment().items():
+                monkeypatch.setenv(name, value)
+            return f"s3://{BUCKET}/{secrets.token_hex(4)}"
+        case "hdfs":
+            return f"{request.getfixturevalue('hdfs').url}/{secrets.token_hex(4)}"
+    return str(tmp_path / "vault")

@@ -86,20 +86,7 @@ def test_when_all_replicas_die_the_job_goes_on_from_its_newest_checkpoint(tmp_pa
     assert committed(url)[0] == 200
 
 
-@pytest.fixture(params=["files", "s3", "hdfs"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fresh place of each kind; the servers are real."""
-    match request.param:
-        case "s3":
-            server = request.getfixturevalue("seaweedfs")
-            for name, value in server.environment().items():
-                monkeypatch.setenv(name, value)
-            return f"s3://{BUCKET}/{secrets.token_hex(4)}"
-        case "hdfs":
-            return f"{request.getfixturevalue('hdfs').url}/{secrets.token_hex(4)}"
-    return str(tmp_path / "vault")
-
-
+@pytest.mark.parametrize("url", ["files", "s3", "hdfs"], indirect=True)
 @pytest.mark.timeout(1800)
 def test_a_run_that_is_killed_again_and_again_is_resumed_with_any_number_of_replicas(
     url: str, tmp_path: Path, soak: bool

@@ -15,11 +15,11 @@ from outlast.testing.cluster import LocalCluster
 SCRIPT = str(Path(__file__).with_name("named_job.py"))
 
 
-def job(url: Path, *more: object) -> list[str]:
-    return [SCRIPT, str(url), *map(str, more)]
+def job(url: str, *more: object) -> list[str]:
+    return [SCRIPT, url, *map(str, more)]
 
 
-def check_best(url: Path, step: int, said: str) -> None:
+def check_best(url: str, step: int, said: str) -> None:
     """The checkpoint with the name is whole, and the state that all replicas had after that step."""
     states = set(re.findall(rf"STATE {step} (\w+)", said))
     best = outlast.load(url, "best")
@@ -30,8 +30,8 @@ def check_best(url: Path, step: int, said: str) -> None:
     assert (best.step, {state_digest(model, optimizer)}) == (step, states)
 
 
-def test_whoever_dies_around_a_save_the_name_stands_for_the_newest_state(tmp_path: Path) -> None:
-    url = tmp_path / "vault"
+@pytest.mark.parametrize("url", ["files", "s3", pytest.param("hdfs", marks=pytest.mark.soak)], indirect=True)
+def test_whoever_dies_around_a_save_the_name_stands_for_the_newest_state(url: str) -> None:
     plan = "written@any:1 intending@any:0 committing@any:2 committed@any:1.2"
     with LocalCluster(3, job(url, "--crash", plan)) as cluster:
         assert cluster.wait() == 0, cluster.said()
@@ -43,9 +43,13 @@ def test_whoever_dies_around_a_save_the_name_stands_for_the_newest_state(tmp_pat
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(20))
-def test_random_kills_around_saves(tmp_path: Path, seed: int) -> None:
-    chance, url = random.Random(seed), tmp_path / "vault"
+@pytest.mark.parametrize(
+    ("url", "seed"),
+    [*(("files", n) for n in range(20)), *((place, n) for place in ("s3", "hdfs") for n in range(20, 25))],
+    indirect=["url"],
+)
+def test_random_kills_around_saves(url: str, seed: int) -> None:
+    chance = random.Random(seed)
     with LocalCluster(3, job(url, "--steps", 100)) as cluster:
         for _ in range(3):
             reached = max(cluster.steps().values(), default=0) + chance.randint(3, 12)
@@ -55,8 +59,7 @@ def test_random_kills_around_saves(tmp_path: Path, seed: int) -> None:
         check_best(url, 100, cluster.said())
 
 
-def test_a_run_that_ends_early_is_resumed_as_such_and_refuses_what_has_changed(tmp_path: Path) -> None:
-    url = tmp_path / "vault"
+def test_a_run_that_ends_early_is_resumed_as_such_and_refuses_what_has_changed(url: str) -> None:
     with LocalCluster(2, job(url, "--ends", 23, "--pace", 0)) as cluster:
         assert cluster.wait() == 0, cluster.said()
         first = cluster.said()
@@ -74,18 +77,17 @@ def test_a_run_that_ends_early_is_resumed_as_such_and_refuses_what_has_changed(t
         assert words in told, told
 
 
-def test_a_run_says_what_it_goes_on_from(tmp_path: Path) -> None:
-    url = tmp_path / "vault"
+def test_a_run_says_what_it_goes_on_from(url: str) -> None:
     for steps in (10, 20):
         with LocalCluster(2, job(url, "--steps", steps, "--pace", 0)) as cluster:
             assert cluster.wait() == 0, cluster.said()
             told = cluster.said()
     found = re.findall(r"resumed from step 10 of (\S+), saved \d+ (?:s|min) ago; 10 steps to go", told)
-    assert found == [str(url)], told
+    assert found == [url], told
 
 
-def test_one_that_saves_alone_is_told_of_its_mistake(tmp_path: Path) -> None:
-    with LocalCluster(2, job(tmp_path / "vault", "--alone")) as cluster:
+def test_one_that_saves_alone_is_told_of_its_mistake(url: str) -> None:
+    with LocalCluster(2, job(url, "--alone")) as cluster:
         assert cluster.wait() == 4, cluster.said()
         told = cluster.said()
     assert re.search(

@@ -3,12 +3,18 @@
 Nobody's machine is at fault, so nobody is barred, and the job does not end as if all were well.
 """
 
+import contextlib
+import os
+import random
 import re
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from training_run import TrainingRun
 
+from outlast.kinship import alive
 from outlast.testing.cluster import LocalCluster
 
 Script = Callable[[str], str]
@@ -73,24 +79,47 @@ def test_so_it_does_after_a_death(script: Script) -> None:
         assert CHIEFS in ends(cluster, "the parameter 0.weight")
 
 
+MISTAKES = [
+    ("job.chief", "plateau.step(step.loss)", "state['plateau']"),
+    ("job.chief", "opt.param_groups[0]['lr'] = time.time() % 1", "'lr' of parameter group 0"),
+    ("job.chief", "model[0].weight.data.add_(1)", "the parameter 0.weight"),
+    ("job.chief", "model[1].running_mean.add_(1)", "the buffer 1.running_mean"),
+    ("job.chief", "model[1].running_mean.add_(time.time() % 1)", "the buffer 1.running_mean"),
+    ("job.replica == 1", "opt.param_groups[0]['lr'] = 0.05", "'lr' of parameter group 0"),
+    ("job.replica == 1", "model[0].weight.data.add_(1)", "the parameter 0.weight"),
+]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize(
-    ("who", "mistake", "what"),
-    [
-        ("job.chief", "plateau.step(step.loss)", "state['plateau']"),
-        ("job.chief", "opt.param_groups[0]['lr'] = time.time() % 1", "'lr' of parameter group 0"),
-        ("job.chief", "model[0].weight.data.add_(1)", "the parameter 0.weight"),
-        ("job.chief", "model[1].running_mean.add_(1)", "the buffer 1.running_mean"),
-        ("job.chief", "model[1].running_mean.add_(time.time() % 1)", "the buffer 1.running_mean"),
-        ("job.replica == 1", "opt.param_groups[0]['lr'] = 0.05", "'lr' of parameter group 0"),
-        ("job.replica == 1", "model[0].weight.data.add_(1)", "the parameter 0.weight"),
-    ],
-)
+@pytest.mark.parametrize(("who", "mistake", "what"), MISTAKES)
 def test_every_one_sided_script_is_told_so(
     script: Script, replicas: int, who: str, mistake: str, what: str
 ) -> None:
     with LocalCluster(replicas, [script(ONE_SIDED % (23, who, mistake))]) as cluster:
+        ends(cluster, what)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_every_one_sided_script_is_told_so_under_kills(script: Script, tmp_path: Path, seed: int) -> None:
+    """Kills before the mistake and while it is being found out; half of the runs have checkpoints."""
+    chance = random.Random(seed)
+    who, mistake, what = MISTAKES[seed % len(MISTAKES)]
+    source = ONE_SIDED % (60, who, mistake)
+    if chance.random() < 0.5:
+        source = source.replace("verify=5", f"verify=5, checkpoints={str(tmp_path / 'vault')!r}, every=10")
+    with LocalCluster(chance.choice([2, 3]), [script(source)]) as cluster:
+        for at in sorted(chance.sample(range(5, 75), 2)):
+            # Whoever has gone back, or has ended, does not come to this step any more.
+            cluster.wait_until(
+                f"step {at}",
+                lambda: max(cluster.steps().values(), default=0) >= at or not alive(cluster.pid),  # noqa: B023
+            )
+            status = cluster.status()
+            if pids := sorted(pulse.pid for pulse in status.pulses if pulse.pid) if status else []:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(pids), signal.SIGKILL)
         ends(cluster, what)
 
 

@@ -23,15 +23,15 @@ from torch import Tensor, nn
 import outlast
 from outlast import crashpoints, rules
 from outlast.kinship import children_of
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind
 from outlast.mesh.round import Round
-from outlast.protocol.step_words import Pin
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind
+from outlast.protocol.post import Post
+from outlast.protocol.todos import Give
 from outlast.protocol.views import Member
 from outlast.state.digest import state_digest
 from outlast.testing.crash import crash_by_plan
-from outlast.train.giving import Giving
-from outlast.train.post import Post
+from outlast.train.gifts import Gifts
 from outlast.wire.handover import handover
 from outlast.wire.rundir import RunDirectory
 
@@ -154,18 +154,18 @@ def lose_at(step: int, replica: int) -> None:
 
 def stop_giving(replica: int) -> None:
     """Once, this replica is stopped when it has begun to give its state, and the rest of it is not sent."""
-    serve = Giving.serve
+    begin = Gifts.begin
     given = handover()
-    stopped: list[Pin] = []
+    stopped: list[Give] = []
 
-    def stop(giving: Giving, pin: Pin, header: Header, *, at_once: bool) -> None:
-        serve(giving, pin, header, at_once=at_once)
-        if given is not None and given.replica == replica and not giving.idle and not stopped:
-            stopped.append(pin)
-            print(f"STOPPED while it gives the state to replica {pin.to.replica}", flush=True)
+    def stop(gifts: Gifts, give: Give) -> None:
+        begin(gifts, give)
+        if given is not None and given.replica == replica and not gifts.idle and not stopped:
+            stopped.append(give)
+            print(f"STOPPED while it gives the state to replica {give.pin.to.replica}", flush=True)
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    Giving.serve = stop  # type: ignore[method-assign]
+    Gifts.begin = stop  # type: ignore[method-assign]
 
 
 def cmdline(pid: int) -> bytes:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from leaks import nothing_new
-from outlast.mesh.frames import Header, seal
+from outlast.mesh.frames import seal
 from outlast.mesh.greeting import Credentials, Greeting
 from outlast.mesh.transport import Mesh
+from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
 from outlast.wire.address import parse_address

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from mesh_peers import Recorder, head, party
 
-from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
+from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 
 

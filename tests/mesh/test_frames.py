@@ -1,7 +1,8 @@
 import pytest
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import HEADER_BYTES, SEAL_BYTES, Header, Hello, is_sealed, seal
+from outlast.mesh.frames import SEAL_BYTES, Hello, is_sealed, seal
+from outlast.protocol.header import HEADER_BYTES, Header
 
 FULL = Header(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 

@@ -8,8 +8,9 @@ import pytest
 from mesh_peers import Recorder, framed, head
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import HEADER_BYTES, HELLO, SEAL_BYTES
+from outlast.mesh.frames import HELLO, SEAL_BYTES
 from outlast.mesh.incoming import BUFFER_BYTES, Incoming
+from outlast.protocol.header import HEADER_BYTES
 from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
 

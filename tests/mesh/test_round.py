@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from outlast.errors import ProtocolError
-from outlast.mesh.kinds import NodeNote, PartNote
 from outlast.mesh.round import Plan, Round, Scratch, fold
+from outlast.protocol.kinds import NodeNote, PartNote
 from outlast.protocol.tree import Node, children, cover, fold_order, root
 from outlast.protocol.views import Member, View
 

@@ -18,8 +18,9 @@ import pytest
 from mesh_peers import JOB, TOKEN, Recorder, bare_dial, ends, eventually, framed, head, party
 
 from outlast.errors import ConfigError
-from outlast.mesh.frames import HELLO, Header
+from outlast.mesh.frames import HELLO
 from outlast.mesh.transport import Mesh
+from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
 from patience import PATIENCE_S

@@ -117,6 +117,18 @@ def test_a_view_is_published_after_it_is_committed_and_not_before() -> None:
     assert published == [Publish(ViewNews(view=commit.membership.view))]
 
 
+def test_why_somebody_goes_is_known_with_the_document_without_it_and_not_after_it_was_read_again() -> None:
+    core = training()
+    commit = commit_in(core.handle(death(1), 0.1))
+    assert core.causes == {}
+    core.handle(Committed(commit.ticket, revision=12), 0.2)
+    assert core.causes == {1: "replica 1 was killed"}
+    last = commit_in(core.handle(death(0), 0.3))
+    core.handle(Unknown(last.ticket), 0.4)
+    core.handle(Loaded(last.membership, 13, TERM), 0.5)
+    assert core.causes == {}
+
+
 def test_every_write_compares_the_leaders_term_and_the_revision_of_the_document() -> None:
     core = training()
     commit = commit_in(core.handle(death(1), 0.1))

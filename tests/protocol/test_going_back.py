@@ -229,6 +229,8 @@ def test_the_end_is_reached_when_all_have_the_same_state() -> None:
     mine = Check(4, RIGHT, 0)
     assert core.digested(4, RIGHT) == [Say((1,), Ending(4, mine))]
     assert core.received(1, Ending(4, mine)) == [Verified(4, kept=True), EndReached(4)]
+    # Who comes to the end once more in this view has nothing new to say, and is not kept waiting.
+    assert core.end() == [EndReached(4)]
     core.closing = True
     assert core.contribute() == [Say((1,), Part(5, closing=True, check=Check(4, RIGHT, 4)))]
 

@@ -161,3 +161,22 @@ def test_nothing_counts_that_comes_on_a_line_when_another_has_taken_its_place(li
     lines.connected(line(9, peer=THIRD))
     lines.adopt(view(7), own=2)
     assert not lines.takes(line(9, peer=THIRD), 7), "it was made in a life that is over"
+
+
+def test_who_leaves_with_a_planned_view_is_listened_to_until_its_connection_ends(lines: Lines[str]) -> None:
+    """Its share of the last record may be under way to a learner that knows of that view already."""
+    used(lines)
+    lines.adopt(view(6, since=5, members=(ME, THIRD)), own=1)
+    assert lines.departed == (PEER,)
+    assert lines.takes(line(7), 5) and lines.route(PEER, "word") is None and not lines.waiting
+    lines.lost(line(7))
+    assert not lines.departed and not lines.torn and not lines.takes(line(7), 5)
+
+
+def test_nobody_is_listened_to_who_left_in_another_era_or_is_there_in_another_life(lines: Lines[str]) -> None:
+    used(lines)
+    lines.adopt(view(6, since=5, members=(ME, Member(1, 5))), own=1)
+    assert not lines.departed and not lines.takes(line(7), 5)
+    lines.connected(line(8, peer=THIRD))
+    lines.adopt(view(7, members=(ME,)), own=1)
+    assert not lines.departed

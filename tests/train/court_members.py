@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind
+from outlast.protocol.header import Header
 from outlast.protocol.hearing import Verdict
+from outlast.protocol.kinds import Kind
+from outlast.protocol.seams import Said
 from outlast.protocol.step_words import Trial
 from outlast.protocol.tree import Node, additions_within, leaf
 from outlast.protocol.views import Member, View
@@ -82,7 +83,8 @@ class Members:
             self._pipes.setdefault((replica, to), deque()).append((header, bytes(memory)))
 
         ruling = None if rule is None else Ruling(rule, LAYOUT)
-        exchange = Exchange(LAYOUT, replica, _Leaseless(), send, ruling, self.screenings[replica])
+        exchange = Exchange(LAYOUT, replica, _Leaseless(), ruling, self.screenings[replica])
+        exchange.ship = send
         exchange.adopt(self.view)
         return exchange
 
@@ -91,7 +93,7 @@ class Members:
         self.trials, self.verdict = [], None
         for replica, exchange in self.exchanges.items():
             nodes = [self._node(replica, node) for node in exchange.plan.cover[replica]]
-            exchange.contribute(number, nodes, 0)
+            exchange.contribute(number, nodes, Said())
         again = self._finish(number, Trial.FIRST)
         if again:
             for replica, exchange in self.exchanges.items():

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind, NodeNote, PartNote
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind, NodeNote, PartNote
+from outlast.protocol.seams import Said
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.exchange import ROUNDS_MOST, Exchange
@@ -38,7 +39,8 @@ def view(number: int, *, members: tuple[Member, ...] = (ME, PEER)) -> View:
 
 def exchange_in(number: int) -> tuple[Exchange, Sent]:
     sent = Sent()
-    exchange = Exchange(LAYOUT, 0, POOL, sent)
+    exchange = Exchange(LAYOUT, 0, POOL)
+    exchange.ship = sent
     exchange.adopt(view(number))
     return exchange, sent
 
@@ -66,7 +68,7 @@ def part_of_the_peer() -> PartNote:
 
 def test_one_step_from_contributions_to_the_record() -> None:
     exchange, sent = exchange_in(3)
-    exchange.contribute(1, [contribution(0, 1.0)], pending=0)
+    exchange.contribute(1, [contribution(0, 1.0)], Said())
     [(to, header, _)] = sent
     assert (to, header.kind, header.view, header.step, header.size) == (1, Kind.SCATTER, 3, 1, 40)
     slot = exchange.destination(PEER, scatter(3))
@@ -83,14 +85,19 @@ def test_one_step_from_contributions_to_the_record() -> None:
     exchange.round(1).concluded()
     record = exchange.record(1)
     assert torch.equal(record.vector, torch.full((20,), 3.0))
-    assert (record.step, record.note.weight, record.loss, record.note.shards) == (1, 2.0, 1.5, (0, 1))
+    assert (record.step, record.note.weight, record.note.mean_loss, record.note.shards) == (
+        1,
+        2.0,
+        1.5,
+        (0, 1),
+    )
 
 
 def test_a_bucket_that_went_ahead_is_not_sent_again() -> None:
     exchange, sent = exchange_in(3)
     mine = contribution(0, 1.0)
     exchange.bucket(1, mine, 0)
-    exchange.contribute(1, [mine], pending=0)
+    exchange.contribute(1, [mine], Said())
     assert len(sent) == 1
 
 
@@ -104,19 +111,19 @@ def test_bulk_of_a_later_view_is_kept_apart_until_then() -> None:
     held = exchange.destination(PEER, scatter(4))
     assert held is not None
     held[:] = floats(2.0)
-    exchange.contribute(1, [contribution(0, 1.0)], pending=0)
+    exchange.contribute(1, [contribution(0, 1.0)], Said())
     exchange.adopt(view(4))
-    exchange.contribute(1, [contribution(0, 5.0)], pending=0)
+    exchange.contribute(1, [contribution(0, 5.0)], Said())
     deliver(exchange, scatter(4), held)
     assert torch.equal(exchange.round(1).record[:10], torch.full((10,), 7.0))
 
 
 def test_a_new_view_voids_every_attempt() -> None:
     exchange, sent = exchange_in(3)
-    exchange.contribute(1, [contribution(0, 1.0)], pending=0)
+    exchange.contribute(1, [contribution(0, 1.0)], Said())
     exchange.adopt(view(4))
     assert not exchange.round(1).parts
-    exchange.contribute(1, [contribution(0, 1.0)], pending=0)
+    exchange.contribute(1, [contribution(0, 1.0)], Said())
     assert [header.view for _, header, _ in sent] == [3, 4]
 
 
@@ -140,8 +147,8 @@ def test_a_peer_may_be_a_step_ahead() -> None:
     exchange, _ = exchange_in(3)
     deliver(exchange, scatter(3, step=2), floats(2.0))
     deliver(exchange, scatter(3, step=1), floats(4.0))
-    exchange.contribute(1, [contribution(0, 1.0)], pending=0)
-    exchange.contribute(2, [contribution(0, 1.0)], pending=0)
+    exchange.contribute(1, [contribution(0, 1.0)], Said())
+    exchange.contribute(2, [contribution(0, 1.0)], Said())
     assert exchange.round(1).record[0] == 5.0
     assert exchange.round(2).record[0] == 3.0
 
@@ -149,7 +156,7 @@ def test_a_peer_may_be_a_step_ahead() -> None:
 def test_what_waits_to_be_sent_is_not_written_to() -> None:
     exchange, sent = exchange_in(3)
     mine = contribution(0, 1.0)
-    exchange.contribute(1, [mine], pending=0)
+    exchange.contribute(1, [mine], Said())
     POOL.give_back(mine.flat)
     other = POOL.take()
     assert other is not mine.flat
@@ -163,3 +170,16 @@ def test_a_peer_that_runs_far_ahead_is_refused() -> None:
         exchange.destination(PEER, scatter(3, step))
     with pytest.raises(ProtocolError, match="far ahead"):
         exchange.destination(PEER, scatter(3, ROUNDS_MOST + 1))
+
+
+def test_what_is_reduced_without_all_contributions_is_loud() -> None:
+    exchange, _ = exchange_in(3)
+    with pytest.raises(ProtocolError, match="all parts are in, but"):
+        exchange.conclude(1)
+
+
+def test_a_record_is_not_made_of_what_has_not_come() -> None:
+    exchange, _ = exchange_in(3)
+    exchange.contribute(1, [contribution(0, 1.0)], Said())
+    with pytest.raises(ProtocolError, match="all sums are in, but of bucket 0 the result of replica"):
+        exchange.record(1)

@@ -1,15 +1,29 @@
 """The state that is kept for those who come back after the last step."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind
+from outlast.protocol.header import Header
+from outlast.protocol.inbox import Arrival
+from outlast.protocol.kinds import Kind
 from outlast.protocol.step_words import Pin
 from outlast.protocol.views import Member
+from outlast.state.contents import decode_image
+from outlast.state.image import Assembly
 from outlast.state.training import TrainingState
 from outlast.train.final import FinalState
-from outlast.train.snapshots import Arrival
+
+
+class Bulk:
+    """All that a state that arrives needs of it."""
+
+    def state(self, encoded: bytes) -> Assembly:
+        return Assembly(decode_image(encoded))
+
+
+BULK: Any = Bulk()
 
 
 def header(kind: Kind, *, piece: int = 0, size: int = 0, final: bool = True) -> Header:
@@ -24,7 +38,7 @@ def given(kept: FinalState, *givers: int, final: bool = True) -> Arrival:
     pin = Pin(Member(9, 1), 25, givers)
     arrival = Arrival()
     for giver in givers:
-        arrival.described(header(Kind.IMAGE, final=final or giver != givers[-1]), kept.image)
+        arrival.described(header(Kind.IMAGE, final=final or giver != givers[-1]), kept.image, BULK)
         for index, memory in kept.share(pin, giver):
             place = header(Kind.PIECE, piece=index, size=len(memory))
             slot = arrival.slot(place)
@@ -44,7 +58,8 @@ def test_it_is_what_it_was_whatever_the_script_does_to_the_model() -> None:
     arrival = given(kept, 0, 2)
     assert arrival.complete and arrival.final
     other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    state_of(other).load(arrival.image, arrival.tensors())
+    assert isinstance(arrival.assembly, Assembly)
+    state_of(other).load(arrival.assembly.image, arrival.assembly.tensors())
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
 
 

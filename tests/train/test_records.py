@@ -1,15 +1,19 @@
-"""Records on their way: shares from many senders become one record, and only the right ones do."""
+"""Records as tensors: how they are cut, put together, and when their memory is used again."""
 
 import gc
 
 import pytest
 import torch
+from torch import nn
 
-from outlast.errors import ProtocolError
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import SHARES, Kind, RecordNote, Way
+from outlast.protocol.header import Header
+from outlast.protocol.inbox import Inbox
+from outlast.protocol.kinds import SHARES, Kind, RecordNote, Way, encode
+from outlast.train.bulk import TensorBulk
+from outlast.train.exchange import Exchange
 from outlast.train.flats import FlatPool
-from outlast.train.records import INBOX_MOST, Inbox, Record, share_bounds
+from outlast.train.layout import Layout
+from outlast.train.records import Record, share
 
 SENDER = 1
 NOTE = RecordNote(weight=4.0, loss=2.0, mask=b"\x05", integers={}, view=3, shards=(0, 1))
@@ -22,152 +26,93 @@ def record_of(step: int, size: int = 100) -> tuple[Record, FlatPool]:
     return Record(step, vector, NOTE, pool), pool
 
 
-def head(record: Record, index: int, way: Way = Way.STABLE, view: int = 3) -> Header:
-    return Header(
-        Kind.SHARE, flags=way, view=view, step=record.step, lo=index, size=record.share(index).nbytes
-    )
+def inbox_of(size: int = 100) -> tuple[Inbox, FlatPool]:
+    """An inbox, and where it takes its vectors from."""
+    layout = Layout(nn.Linear(size, 1, bias=False))
+    exchange = Exchange(layout, 0, FlatPool(layout.size, layout.dtype))
+    bulk = TensorBulk(exchange, None, 0, lambda: 0, lambda *_: None)  # type: ignore[arg-type]
+    return Inbox(bulk), exchange.vectors
 
 
-def give(
-    inbox: Inbox, record: Record, index: int, way: Way = Way.STABLE, view: int = 3, sender: int = SENDER
-) -> Record | None:
-    slot = inbox.slot(sender, head(record, index, way, view))
+def head(record: Record, index: int) -> Header:
+    size = share(record.vector, index).nbytes
+    return Header(Kind.SHARE, flags=Way.STABLE, view=3, step=record.step, lo=index, size=size)
+
+
+def give(inbox: Inbox, record: Record, index: int, sender: int = SENDER) -> Record | None:
+    slot = inbox.slot(sender, head(record, index))
     if slot is None:
         return None
-    slot[:] = record.share(index)
-    return inbox.arrived(sender, head(record, index, way, view), None)
+    slot[:] = share(record.vector, index)
+    found = inbox.came(sender, head(record, index), slot)
+    assert found is None or isinstance(found, Record)
+    return found
 
 
-def give_note(inbox: Inbox, record: Record, way: Way = Way.STABLE, view: int = 3) -> Record | None:
-    return inbox.arrived(SENDER, head(record, 0, way, view), record.note)
+def give_note(inbox: Inbox, record: Record) -> None:
+    header = head(record, 0)._replace(kind=Kind.NOTE)
+    assert inbox.came(SENDER, header, memoryview(encode(record.note))) is None
 
 
 @pytest.mark.parametrize("size", [1, 5, 15, 16, 17, 100, 1001])
 def test_shares_cut_a_vector_without_gaps(size: int) -> None:
-    bounds = [share_bounds(size, index) for index in range(SHARES)]
-    assert bounds[0][0] == 0 and bounds[-1][1] == size
-    assert all(bounds[i][1] == bounds[i + 1][0] for i in range(SHARES - 1))
+    vector = torch.arange(size, dtype=torch.float32)
+    shares = [share(vector, index) for index in range(SHARES)]
+    assert b"".join(shares) == vector.numpy().tobytes()
+    assert max(one.nbytes for one in shares) - min(one.nbytes for one in shares) <= vector.itemsize
+
+
+def test_what_is_written_to_a_share_is_in_the_vector() -> None:
+    vector = torch.zeros(100)
+    share(vector, 3)[:] = share(torch.ones(100), 3)
+    assert vector.sum() == share(vector, 3).nbytes // 4 > 0
 
 
 @pytest.mark.parametrize("size", [1, 5, 16, 100])
 def test_a_record_is_there_when_the_last_of_it_is(size: int) -> None:
     record, _ = record_of(7, size)
-    inbox = Inbox(FlatPool(size, torch.float32))
-    indices = [index for index in range(SHARES) if record.share(index).nbytes]
-    assert give_note(inbox, record) is None
+    inbox, _ = inbox_of(size)
+    indices = [index for index in range(SHARES) if share(record.vector, index).nbytes]
+    give_note(inbox, record)
     for index in reversed(indices[1:]):
         assert give(inbox, record, index) is None
     found = give(inbox, record, indices[0])
     assert found is not None
     assert torch.equal(found.vector, record.vector)
-    assert (found.step, found.note, found.mask, found.loss) == (7, NOTE, 5, 0.5)
+    assert (found.step, found.note, found.mask, found.note.mean_loss) == (7, NOTE, 5, 0.5)
 
 
-def test_the_note_may_come_last_and_more_than_once() -> None:
+def test_memory_that_somebody_still_writes_to_is_not_used_again() -> None:
+    """Two are sending the same share, and the record is there with the first; see `protocol/inbox.py`."""
     record, _ = record_of(7)
-    inbox = Inbox(FlatPool(100, torch.float32))
-    for index in range(SHARES):
-        assert give(inbox, record, index) is None
-    found = give_note(inbox, record)
-    assert found is not None and torch.equal(found.vector, record.vector)
-
-
-def test_a_share_that_is_there_is_not_received_again() -> None:
-    record, _ = record_of(7)
-    inbox = Inbox(FlatPool(100, torch.float32))
-    give(inbox, record, 3)
-    assert inbox.slot(SENDER, head(record, 3)) is None
-
-
-def test_a_stable_record_may_come_in_pieces_from_several_views() -> None:
-    record, _ = record_of(7)
-    inbox = Inbox(FlatPool(100, torch.float32))
-    give_note(inbox, record)
-    for index in range(SHARES - 1):
-        give(inbox, record, index, view=3)
-    inbox.keep_stable()
-    assert give(inbox, record, SHARES - 1, view=4) is not None
-
-
-@pytest.mark.parametrize("way", [Way.WHOLE, Way.HANDED])
-def test_any_other_record_counts_in_its_view_only(way: Way) -> None:
-    record, _ = record_of(7)
-    inbox = Inbox(FlatPool(100, torch.float32))
-    for index in range(SHARES - 1):
-        give(inbox, record, index, way, view=3)
-    assert give(inbox, record, SHARES - 1, way, view=4) is None
-    assert give_note(inbox, record, way, view=4) is None
-    give_note(inbox, record, way, view=3)
-    inbox.keep_stable()
-    assert give(inbox, record, SHARES - 1, way, view=3) is None, "what came before is void"
-
-
-def test_a_share_that_was_under_way_when_its_record_became_void_counts_for_nothing() -> None:
-    """Its bytes are in the memory of the old record, whatever has begun since."""
-    old, new = record_of(7)[0], record_of(8)[0]
-    new.step = 7
-    inbox = Inbox(FlatPool(100, torch.float32))
-    late = inbox.slot(SENDER, head(old, 3))
-    assert late is not None
-    inbox.clear()
-    give_note(inbox, new)
-    for index in range(SHARES):
-        if index != 3:
-            assert give(inbox, new, index, sender=2) is None
-    late[:] = old.share(3)
-    assert inbox.arrived(SENDER, head(old, 3), None) is None
-    found = give(inbox, new, 3, sender=2)
-    assert found is not None and torch.equal(found.vector, new.vector)
-
-
-def test_a_share_that_two_are_sending_is_there_with_the_first_and_nobody_is_overwritten() -> None:
-    record, _ = record_of(7)
-    pool = FlatPool(100, torch.float32)
-    inbox = Inbox(pool)
+    inbox, pool = inbox_of()
     give_note(inbox, record)
     for index in range(1, SHARES):
         give(inbox, record, index)
     slow, quick = inbox.slot(1, head(record, 0)), inbox.slot(2, head(record, 0))
     assert slow is not None and quick is not None
-    quick[:] = record.share(0)
-    found = inbox.arrived(2, head(record, 0), None)
+    quick[:] = share(record.vector, 0)
+    found = inbox.came(2, head(record, 0), quick)
     assert found is not None and torch.equal(found.vector, record.vector)
     # It is applied, and its vector used for something else, while the other one is still sending.
+    assert inbox.pop(7) is found
     del found
     gc.collect()
     other = pool.take().zero_()
-    slow[:] = record.share(0)
-    assert inbox.arrived(1, head(record, 0), None) is None
+    slow[:] = share(record.vector, 0)
+    assert inbox.came(1, head(record, 0), slow) is None
     assert not other.any()
 
 
-def test_a_share_that_came_aside_is_put_into_its_place() -> None:
+def test_where_nobody_does_a_record_has_the_vector_that_it_came_in() -> None:
     record, _ = record_of(7)
-    inbox = Inbox(FlatPool(100, torch.float32))
+    inbox, pool = inbox_of()
+    assert inbox.slot(2, head(record, 3)) is not None
+    inbox.lost(2)
     give_note(inbox, record)
-    first, second = inbox.slot(1, head(record, 0)), inbox.slot(2, head(record, 0))
-    assert first is not None and second is not None
-    second[:] = record.share(0)
-    inbox.arrived(2, head(record, 0), None)
-    found = [give(inbox, record, index) for index in range(1, SHARES)][-1]
+    found = [give(inbox, record, index) for index in range(SHARES)][-1]
     assert found is not None and torch.equal(found.vector, record.vector)
-
-
-def test_a_share_of_the_wrong_size_or_number_is_refused() -> None:
-    record, _ = record_of(7)
-    inbox = Inbox(FlatPool(100, torch.float32))
-    for wrong in (head(record, 3)._replace(size=1), head(record, 3)._replace(lo=SHARES)):
-        with pytest.raises(ProtocolError, match="step 7 has a wrong size"):
-            inbox.slot(SENDER, wrong)
-
-
-def test_there_is_an_end_to_what_an_inbox_holds() -> None:
-    inbox = Inbox(FlatPool(16, torch.float32))
-    for step in range(INBOX_MOST + 5):
-        slot = inbox.slot(SENDER, Header(Kind.SHARE, flags=Way.STABLE, step=step, lo=0, size=4))
-        assert (slot is None) == (step >= INBOX_MOST)
-    inbox.drop_after(9)
-    assert inbox.slot(SENDER, Header(Kind.SHARE, flags=Way.STABLE, step=INBOX_MOST, lo=0, size=4)) is not None
+    assert pool.allocated == 1
 
 
 def test_a_vector_is_free_when_the_last_reference_to_its_record_is_gone() -> None:
@@ -183,19 +128,5 @@ def test_a_vector_is_free_when_the_last_reference_to_its_record_is_gone() -> Non
 
 
 def test_a_step_without_any_weight_has_no_loss() -> None:
-    pool = FlatPool(1, torch.float32)
-    record = Record(1, pool.take(), RecordNote(0.0, 0.0, b"", {}, 1, (0,)), pool)
-    assert record.loss != record.loss
-
-
-def test_a_share_that_is_lost_with_its_connection_holds_nothing() -> None:
-    """Where somebody still writes to a record, a copy of it is made; of one that is gone, nobody does."""
-    record, _ = record_of(7)
-    pool = FlatPool(100, torch.float32)
-    inbox = Inbox(pool)
-    assert inbox.slot(2, head(record, 3)) is not None
-    inbox.lost(2)
-    give_note(inbox, record)
-    found = [give(inbox, record, index) for index in range(SHARES)][-1]
-    assert found is not None and torch.equal(found.vector, record.vector)
-    assert pool.allocated == 1
+    note = RecordNote(0.0, 0.0, b"", {}, 1, (0,))
+    assert note.mean_loss != note.mean_loss

@@ -16,8 +16,9 @@ from torch.utils.data import TensorDataset
 import outlast
 from outlast import rules
 from outlast.errors import ConfigError, ProtocolError
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind, NodeNote, PartNote
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind, NodeNote, PartNote
+from outlast.protocol.seams import Said
 from outlast.protocol.tree import leaf
 from outlast.protocol.views import Member, View
 from outlast.train.centre import Centre
@@ -78,7 +79,8 @@ class Members:
         def send(to: int, header: Header, memory: memoryview, keep: object, more: bool) -> None:
             self._pipes.setdefault((replica, to), deque()).append((header, bytes(memory)))
 
-        exchange = Exchange(self._layout, replica, _Leaseless(self._layout), send, self.rulings[replica])
+        exchange = Exchange(self._layout, replica, _Leaseless(self._layout), self.rulings[replica])
+        exchange.ship = send
         exchange.adopt(self.view)
         return exchange
 
@@ -89,7 +91,7 @@ class Members:
             self._rng.shuffle(mine)
             for node in mine:
                 exchange.bucket(step, node, self._rng.randrange(len(self._layout.buckets)))
-            exchange.contribute(step, sorted(mine, key=lambda node: node.node), 0)
+            exchange.contribute(step, sorted(mine, key=lambda node: node.node), Said())
         self._deliver()
         for sender, exchange in self.exchanges.items():
             for other in self.exchanges.values():
@@ -148,7 +150,7 @@ def test_every_assignment_comes_to_the_same_bits(rule: rules.Rule) -> None:
         for record in Members(shards, rule, seed).settle(given):
             assert same_bits(record.vector, expected)
             assert record.note.weight == 1.0
-            assert record.loss == pytest.approx(2.5)
+            assert record.note.mean_loss == pytest.approx(2.5)
             assert from_bytes(record.note.integers[0], torch.int64).item() == 3
 
 
@@ -172,7 +174,7 @@ def test_every_assignment_comes_to_the_same_bits_by_distances_too(rule: rules.Ru
     found = [r for seed, shards in enumerate(ASSIGNMENTS) for r in Members(shards, rule, seed).settle(given)]
     for record in found:
         assert same_bits(record.vector, found[0].vector)
-        assert record.loss == found[0].loss == pytest.approx(2.5)
+        assert record.note.mean_loss == found[0].note.mean_loss == pytest.approx(2.5)
     torch.testing.assert_close(found[0].vector[:buffers], expected)
     assert same_bits(found[0].vector[buffers:], rules.Median()(rows[:, buffers:]))
 
@@ -302,7 +304,7 @@ def test_one_voice_cannot_carry_a_coordinate_away(rule: rules.Rule, poison: floa
     honest = own_rows([node for shard, node in enumerate(given) if shard != 2])
     record, *_ = Members([0, 1, 0, 1, 1, 0, 1], rule).settle(given)
     assert (record.vector >= honest.amin(0)).all() and (record.vector <= honest.amax(0)).all()
-    assert 0 <= record.loss <= 5
+    assert 0 <= record.note.mean_loss <= 5
     assert from_bytes(record.note.integers[0], torch.int64).item() <= 6
 
 
@@ -310,7 +312,7 @@ def test_when_no_shard_has_samples_there_is_no_gradient() -> None:
     given = [NodeSum(leaf(shard), torch.zeros(LAYOUT.size)) for shard in range(SHARDS)]
     for record in Members([0, 1, 0, 1, 1, 0, 1], rules.Median()).settle(given):
         assert record.mask == 0 and not record.vector.any()
-        assert record.loss != record.loss
+        assert record.note.mean_loss != record.note.mean_loss
 
 
 def note(shard: int, weight: float) -> NodeNote:

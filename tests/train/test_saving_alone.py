@@ -207,11 +207,11 @@ def test_a_room_is_not_used_again_while_somebody_may_still_write_from_it(
             if len(rooms) == 1 and slow and saver._job is not None and not held.is_set():
                 step = saver._job.save.step
                 with engine._changed:
-                    engine.conduct.act(
-                        engine.conduct.participant.save_failed(step, "given up by the test", 0.0)
+                    engine.driver.act(
+                        engine.driver.participant.save_failed(step, "given up by the test", 0.0)
                     )
                     # What a member that knows nothing of the writer would decide.
-                    engine.conduct.act(engine.conduct.participant.save_decided(engine.applied + 1, 1, 0.0))
+                    engine.driver.act(engine.driver.participant.save_decided(engine.applied + 1, 1, 0.0))
             elif len(rooms) > 1:
                 held.set()
 
@@ -232,7 +232,7 @@ def test_what_may_have_been_deleted_is_written_again(tmp_path: Path) -> None:
             assert saver is not None
             with engine._changed:
                 if saver._job is not None:
-                    engine.conduct.act(engine.conduct.participant.save_failed(saver._job.save.step, "x", 0.0))
+                    engine.driver.act(engine.driver.participant.save_failed(saver._job.save.step, "x", 0.0))
                     assert saver._writing.known is None
 
     Fails(tmp_path, 6, every=1)

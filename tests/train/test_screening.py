@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import outlast
 from outlast.errors import ConfigError, LoopError, TrainingDiverged
-from outlast.mesh.kinds import RecordNote
+from outlast.protocol.kinds import RecordNote
 from outlast.protocol.tree import Node, leaf
 from outlast.train.screening import (
     EMPTY_MOST,

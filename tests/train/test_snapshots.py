@@ -1,21 +1,24 @@
 """Snapshots: shares of several givers become one state, and shares of two snapshots never mix."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind
+from outlast.protocol.header import Header
+from outlast.protocol.inbox import Arrival
+from outlast.protocol.kinds import Kind
 from outlast.protocol.step_words import Pin
 from outlast.protocol.views import Member
 from outlast.state import image as images
+from outlast.state.contents import decode_image
 from outlast.state.digest import state_digest
 from outlast.state.training import TrainingState
 from outlast.train import snapshots
-from outlast.train.snapshots import Arrival, Gift
+from outlast.train.snapshots import Gift
 
 PIECE_BYTES = 256
 
@@ -24,7 +27,26 @@ PIECE_BYTES = 256
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several pieces of a small state."""
     monkeypatch.setattr(snapshots, "pieces", lambda total: images.pieces(total, PIECE_BYTES))
-    monkeypatch.setattr(snapshots, "Assembly", lambda image: images.Assembly(image, PIECE_BYTES))
+
+
+class Bulk:
+    """All that a state that arrives needs of it."""
+
+    def state(self, encoded: bytes) -> images.Assembly:
+        return images.Assembly(decode_image(encoded), PIECE_BYTES)
+
+
+BULK: Any = Bulk()
+
+
+def describe(arrival: Arrival, copied: Gift, *, view: int = 2) -> None:
+    arrival.described(head(Kind.IMAGE, view=view), copied.image, BULK)
+
+
+def load(arrival: Arrival, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    assembly = arrival.assembly
+    assert isinstance(assembly, images.Assembly)
+    state_of(model, optimizer).load(assembly.image, assembly.tensors())
 
 
 def trained(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -50,7 +72,7 @@ def head(kind: Kind, index: int = 0, size: int = 0, *, view: int = 2, step: int 
 
 def give(arrival: Arrival, copied: Gift, *, view: int = 2, skip: int = -1) -> bool:
     """Whether that completed it."""
-    arrival.described(head(Kind.IMAGE, view=view), copied.image)
+    describe(arrival, copied, view=view)
     done = False
     for index, memory in copied.settle():
         if index == skip:
@@ -80,7 +102,7 @@ def test_the_shares_of_all_givers_are_the_state(count: int) -> None:
     assert [give(arrival, copied) for copied in copies] == [False] * (count - 1) + [True]
     assert arrival.complete and (arrival.view, arrival.step) == (2, 5)
     other, its_optimizer = trained(2)
-    state_of(other, its_optimizer).load(arrival.image, arrival.tensors())
+    load(arrival, other, its_optimizer)
     assert state_digest(other, its_optimizer) == expected
 
 
@@ -94,7 +116,7 @@ def test_buffers_are_given_as_they_were_when_the_step_began() -> None:
     arrival = Arrival()
     assert give(arrival, Gift(state_of(model, optimizer), pin((0,)), 0, before))
     other, its_optimizer = trained(2)
-    state_of(other, its_optimizer).load(arrival.image, arrival.tensors())
+    load(arrival, other, its_optimizer)
     assert torch.equal(other.state_dict()["1.running_mean"], expected["1.running_mean"])
 
 
@@ -107,7 +129,7 @@ def test_a_later_view_begins_anew_and_an_earlier_one_is_not_listened_to() -> Non
     assert arrival.view == 3
     assert give(arrival, new, view=3)
     other, its_optimizer = trained(3)
-    state_of(other, its_optimizer).load(arrival.image, arrival.tensors())
+    load(arrival, other, its_optimizer)
     assert state_digest(other, its_optimizer) == state_digest(*trained(2))
 
 
@@ -120,7 +142,7 @@ def test_a_piece_before_its_description_has_no_place() -> None:
 
 def test_a_piece_of_the_wrong_size_or_number_is_refused() -> None:
     arrival = Arrival()
-    arrival.described(head(Kind.IMAGE), Gift(state_of(*trained(1)), pin((0,)), 0, {}).image)
+    describe(arrival, Gift(state_of(*trained(1)), pin((0,)), 0, {}))
     for wrong in (head(Kind.PIECE, 0, PIECE_BYTES - 1), head(Kind.PIECE, 10_000, PIECE_BYTES)):
         with pytest.raises(ProtocolError, match="after step 5 has a wrong size"):
             arrival.slot(wrong)
@@ -129,10 +151,10 @@ def test_a_piece_of_the_wrong_size_or_number_is_refused() -> None:
 def test_members_whose_states_differ_are_noticed() -> None:
     model, optimizer = trained(1)
     arrival = Arrival()
-    arrival.described(head(Kind.IMAGE), Gift(state_of(model, optimizer), pin((0,)), 0, {}).image)
+    describe(arrival, Gift(state_of(model, optimizer), pin((0,)), 0, {}))
     optimizer.param_groups[0]["lr"] = 0.5
     with pytest.raises(ProtocolError, match="two members hold different states after step 5"):
-        arrival.described(head(Kind.IMAGE), Gift(state_of(model, optimizer), pin((0,)), 0, {}).image)
+        describe(arrival, Gift(state_of(model, optimizer), pin((0,)), 0, {}))
 
 
 def test_a_complete_snapshot_is_complete_once() -> None:

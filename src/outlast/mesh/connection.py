@@ -204,6 +204,11 @@ class Connection:
             return
         self.queued_bytes -= written
         self._written += written
+        if not self.queued_bytes:
+            # As it mostly is: all has left, and there is no need to count how much of it.
+            self._queue.clear()
+            self._kept.clear()
+            return
         while written:
             data = self._queue.popleft()
             if written < len(data):

@@ -25,7 +25,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from outlast.errors import PeerRejected, ProtocolError
-from outlast.mesh.frames import HEADER_BYTES, Hello
+from outlast.mesh.frames import Hello
+from outlast.protocol.header import HEADER_BYTES
 from outlast.protocol.views import Member
 from outlast.wire.address import channel_binding, refuse_self_connection
 from outlast.wire.framing import HEADER_BYTES as LENGTH_BYTES

@@ -15,7 +15,8 @@ import socket
 from typing import Protocol
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import HEADER_BYTES, HELLO, SEAL_BYTES, Header, is_sealed
+from outlast.mesh.frames import HELLO, SEAL_BYTES, is_sealed
+from outlast.protocol.header import HEADER_BYTES, Header
 from outlast.protocol.lines import Line
 
 log = logging.getLogger(__name__)
@@ -138,11 +139,11 @@ class Incoming:
         header = Header.unpack(self._buffer, self._start)
         self._start += HEADER_BYTES
         self._begin(header)
-        have = self._buffer[self._start : min(self._start + header.size, self._end)]
-        if have and self._payload is not None:
-            self._payload[: len(have)] = have
-        self._start += len(have)
-        self._missing_bytes = header.size - len(have)
+        have_bytes = min(header.size, self._end - self._start)
+        if have_bytes and self._payload is not None:
+            self._payload[:have_bytes] = self._buffer[self._start : self._start + have_bytes]
+        self._start += have_bytes
+        self._missing_bytes = header.size - have_bytes
 
     def _break_seal(self) -> None:
         """A frame counts only if it is the next one, and ends where it should."""

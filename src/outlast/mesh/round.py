@@ -34,12 +34,12 @@ import torch
 from torch import Tensor
 
 from outlast.errors import ProtocolError
-from outlast.mesh.kinds import NodeNote, PartNote, RecordNote
 from outlast.mesh.memory import bytes_of
-from outlast.protocol.naming import choose
+from outlast.protocol.kinds import NodeNote, PartNote, RecordNote
 from outlast.protocol.step_words import NOTHING_SAID, Verdict
 from outlast.protocol.tree import Addition, Node, cover, fold_order, leaf
 from outlast.protocol.views import View
+from outlast.protocol.wishes import decided
 
 ScatterTo = Callable[[int, int, Node, memoryview, object], None]
 """(owner, bucket, node, memory, keep): send a contribution; `keep` has to live until it has left."""
@@ -371,12 +371,8 @@ class Round:
 
     def note(self, verdict: Verdict = NOTHING_SAID) -> RecordNote:
         """What the parts say, added up along the same tree, unless `whole` says it; and what is known of the
-        state. Where states are compared, only such are saved."""
-        compared = sum(part.check is not None for part in self.parts.values()) > 1
-        wishes = {part.save for part in self.parts.values()}
-        keeps = {replica: part.keeps for replica, part in self.parts.items() if part.keeps}
-        wanted = wishes in ({1}, {0, 1}) and not keeps
-        kept = choose(keeps, [part.check for part in self.parts.values()]) if 2 not in wishes else None
+        state."""
+        save, kept = decided(self.parts, verdict)
         whole = self.whole if self.whole is not None else self._summed_up()
         return RecordNote(
             weight=whole.weight,
@@ -385,7 +381,7 @@ class Round:
             integers=whole.integers,
             view=self.plan.view.number,
             shards=self.plan.view.shards,
-            save=wanted and (verdict.chosen or not compared),
+            save=save,
             norm=self.norm,
             left_out=tuple(shard for node in sorted(self.named_out) for shard in range(*node)),
             verdict=verdict,

@@ -27,11 +27,12 @@ from functools import partial
 from outlast.errors import ConfigError, ProtocolError
 from outlast.mesh.connection import Connection
 from outlast.mesh.door import Door, life_of
-from outlast.mesh.frames import HELLO, MAX_PAYLOAD_BYTES, Header
+from outlast.mesh.frames import HELLO, MAX_PAYLOAD_BYTES
 from outlast.mesh.greeting import Credentials
 from outlast.mesh.incoming import Incoming, Sink
 from outlast.mesh.poller import Poller
 from outlast.mesh.sockets import Sockets
+from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
 from outlast.wire.address import format_address
@@ -146,10 +147,11 @@ class Mesh:
         The payload is not copied: it must not change until the frame has left, and it is kept alive until
         then, together with `keep`. With `more` the frame may wait for the next one, which must follow at
         once. With `droppable` the connection is dropped rather than `max_queued_bytes` exceeded."""
+        line = to if isinstance(to, Line) else None
         connection = self._connections.get(to.peer.replica if isinstance(to, Line) else to)
         if connection is None or connection.line.own != header.incarnation:
             return False
-        if isinstance(to, Line) and connection.line.number != to.number:
+        if line is not None and connection.line.number != line.number:
             return False
         views = [view for view in map(_as_bytes, payload) if view]
         size = sum(map(len, views))

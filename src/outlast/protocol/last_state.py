@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from outlast.protocol.step_words import Check, Ending, Fork, Part, StepAction, Verdict
+from outlast.protocol.step_words import BLANK, Check, Ending, Fork, Part, StepAction, Verdict
 from outlast.protocol.verifying import Verifying, Void, judge
 
 
@@ -20,6 +20,8 @@ class LastState:
         self._replica = replica
         self.awaited = False
         """Whether this replica has come to the end, and waits for what follows from all words."""
+        self.agreed = BLANK
+        """The step whose state all have been found to have, in this view."""
         self._said: dict[int, dict[int, Check]] = {}
         """By step, and by who said it."""
 
@@ -56,6 +58,6 @@ class LastState:
         verdict = judge(checks, fork)
         if isinstance(verdict, Void):
             return verdict
-        self.awaited = False
+        self.awaited, self.agreed = False, step
         # Whether the next step's state is chosen is not decided here.
         return Verdict(verified=verdict.verified, digest=verdict.digest, dropped=verdict.dropped)

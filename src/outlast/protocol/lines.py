@@ -19,7 +19,13 @@ well. The other end may have used what this one never knew of; so an end that is
 connection, and nothing else.
 
 What is sent before there is a connection waits for it, in order, up to a bound; one who does not come before
-it is reached is torn, too. Pure: whoever drives this does the sending.
+it is reached is torn, too.
+
+One who leaves in a planned view has still something to say: its share of the last stable record may arrive
+when the learner that it is for has heard of that view already. So whoever was connected stays *departed*
+until its connection ends, or the era does: what comes from it counts, and nothing is sent to it.
+
+Pure: whoever drives this does the sending.
 """
 
 from __future__ import annotations
@@ -57,6 +63,7 @@ class _Tie(Generic[F]):
     line: Line | None = None
     used: bool = False
     torn: bool = False
+    departed: bool = False
     queue: list[F] = field(default_factory=list)
     queued_bytes: int = 0
 
@@ -70,7 +77,8 @@ class Lines(Generic[F]):
     """What a life knows of its connections; `F` is a frame that waits to be sent."""
 
     def __init__(self) -> None:
-        self._own = 0
+        self.own = 0
+        """The life in which all of this is."""
         self._era = 0
         self._view = 0
         self._ties: dict[Life, _Tie[F]] = {}
@@ -80,11 +88,6 @@ class Lines(Generic[F]):
         """Grows whenever there is something new about connections and gaps."""
         self._gaps_ahead: dict[Life, int] = {}
         """Peers that are ahead have said in which era there is a gap."""
-
-    @property
-    def own(self) -> int:
-        """The life in which all of this is."""
-        return self._own
 
     @property
     def era(self) -> int:
@@ -101,6 +104,11 @@ class Lines(Generic[F]):
         return frozenset(tie.peer for tie in self._ties.values() if tie.torn and tie.line is not None)
 
     @property
+    def departed(self) -> tuple[Member, ...]:
+        """Those that are not in the view any more, and may still have something to say."""
+        return tuple(tie.peer for tie in self._ties.values() if tie.departed)
+
+    @property
     def waiting(self) -> dict[int, int]:
         """How many frames wait for a connection, by replica."""
         return {tie.peer.replica: len(tie.queue) for tie in self._ties.values() if tie.queue}
@@ -113,13 +121,15 @@ class Lines(Generic[F]):
     def adopt(self, view: View, own: int) -> None:
         """This view is in force: its lives are the peers, and its era is the present one."""
         self.changes += 1
-        if own != self._own:
-            self._own = own
+        if own != self.own:
+            self.own = own
             self._ties, self._at_line, self._gaps_ahead = {}, {}, {}
         present = {_life(peer): peer for peer in (*view.members, *view.learners)}
         kept = {life: tie for life, tie in self._ties.items() if life in present}
-        self._ties = {life: kept.get(life) or _Tie(peer) for life, peer in present.items()}
-        self._at_line = {tie.line.number: tie for tie in kept.values() if tie.line is not None}
+        departed = self._departing(view)
+        self._ties = {life: kept.get(life) or _Tie(peer) for life, peer in present.items()} | departed
+        staying = (*kept.values(), *departed.values())
+        self._at_line = {tie.line.number: tie for tie in staying if tie.line is not None}
         self._view = view.number
         if view.planned_since != self._era:
             self._era = view.planned_since
@@ -131,6 +141,18 @@ class Lines(Generic[F]):
                 del self._gaps_ahead[life]
                 if era == self._era and life in self._ties:
                     self._tear(self._ties[life])
+
+    def _departing(self, view: View) -> dict[Life, _Tie[F]]:
+        if view.planned_since != self._era:
+            return {}
+        seats = {peer.replica for peer in (*view.members, *view.learners)}
+        gone = {
+            life: tie for life, tie in self._ties.items() if life[0] not in seats and tie.line is not None
+        }
+        for tie in gone.values():
+            tie.departed = True
+            tie.forget()
+        return gone
 
     def connected(self, line: Line) -> tuple[list[F], bool]:
         """There is a connection: what to send now, in order; or True for GAP, and nothing but that."""
@@ -152,7 +174,9 @@ class Lines(Generic[F]):
         if tie is not None and tie.line == line:
             self.changes += 1
             self._attach(tie, None)
-            if tie.used:
+            if tie.departed:
+                del self._ties[_life(tie.peer)]
+            elif tie.used:
                 self._tear(tie)
 
     def gap(self, line: Line, era: int) -> None:
@@ -173,8 +197,8 @@ class Lines(Generic[F]):
 
     def route(self, peer: Member, frame: F, droppable_bytes: int = 0) -> Line | None:
         """The line to send this on; None if it waits for one, or is for nobody."""
-        tie = self._ties.get(_life(peer))
-        if tie is None or tie.torn:
+        tie = self._ties.get((peer.replica, peer.incarnation))
+        if tie is None or tie.torn or tie.departed:
             return None
         if tie.line is None:
             tie.queue.append(frame)
@@ -195,7 +219,7 @@ class Lines(Generic[F]):
         return True
 
     def _tie_of(self, line: Line) -> _Tie[F] | None:
-        return self._ties.get(_life(line.peer)) if line.own == self._own else None
+        return self._ties.get(_life(line.peer)) if line.own == self.own else None
 
     def _attach(self, tie: _Tie[F], line: Line | None) -> None:
         if tie.line is not None:

@@ -38,6 +38,8 @@ class Kept:
 def choose(keeps: Mapping[int, Iterable[int]], checks: Iterable[Check | None]) -> Kept | None:
     """Which state is to be written now, and by whom: the oldest of those that are safe. `keeps` are those of
     all members, and `checks` what they say of being compared."""
+    if not keeps:
+        return None
     said = [check for check in checks if check is not None]
     safe = max(check.verified for check in said) if len(said) > 1 else None
     steps = {step for kept in keeps.values() for step in kept if safe is None or step <= safe}

@@ -562,7 +562,8 @@ class StepCore:
         actions = self._stop_pausing()
         if self.mode is not Mode.RUNNING or self._last_state.awaited or self._attempts.contributed:
             return actions
-        if self.verifying is None or not self.others:
+        if self.verifying is None or not self.others or self._last_state.agreed == self.newest:
+            # Asked twice in one view, it is the same answer: nobody says its word twice.
             return [*actions, EndReached(self.newest)]
         return [*actions, *self._last_state.begin(self.newest, self.verifying), *self._say_end()]
 

@@ -117,7 +117,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.planned_since < self.number
 
     def member(self, replica: int) -> Member | None:
-        return next((m for m in self.members if m.replica == replica), None)
+        # Asked for every piece of every gradient; a generator would cost more than the look.
+        for member in self.members:
+            if member.replica == replica:
+                return member
+        return None
 
     def learner(self, replica: int) -> Member | None:
         return next((m for m in self.learners if m.replica == replica), None)

@@ -12,8 +12,10 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outlast.errors import ConfigError
-from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
-from outlast.protocol.lines import Line
+from outlast.observe.files import open_events
+from outlast.protocol.driver import Driver, Setup
 from outlast.protocol.member import MemberCore
+from outlast.protocol.seams import Record as Stable
 from outlast.protocol.step_words import NO_FORK
+from outlast.protocol.steps import StepCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import SHARDS_MOST
 from outlast.rules import Mean, Rule
@@ -35,6 +39,7 @@ from outlast.state.storage.opening import open_storage
 from outlast.state.training import TrainingState
 from outlast.state.vault.occupancy import Process
 from outlast.train import seeding
+from outlast.train.bulk import TensorBulk
 from outlast.train.centre import Centre
 from outlast.train.claims import HeldClaim
 from outlast.train.comparing import Comparing, StepFacts
@@ -46,7 +51,7 @@ from outlast.train.gradients import Gradients
 from outlast.train.layout import Layout
 from outlast.train.ledger import Ledger
 from outlast.train.link import Link
-from outlast.train.reception import Reception
+from outlast.train.outlet import Sink, TrainingOutlet
 from outlast.train.records import Record
 from outlast.train.restoring import Beginning
 from outlast.train.resuming import SHARDS, Resuming
@@ -200,6 +205,7 @@ class Parts:
         *,
         replica: int,
         engine: Engine,
+        outlet: TrainingOutlet,
         gradients: Gradients,
         facts: Facts,
         data: Data | None,
@@ -235,7 +241,7 @@ class Parts:
         """Whether there is a place to save to."""
         engine.on_beginning(self._begin, lambda: facts.found(replica))
         if ledger is not None:
-            engine.conduct.on_stable = self._write_down
+            outlet.on_stable = self._write_down
 
     def load(self, step: int, shard: int) -> tuple[float, Any]:
         """A shard's number of samples, and its batch."""
@@ -269,7 +275,7 @@ class Parts:
         self.claim.claim, self.claim.elsewhere = beginning.claim, beginning.elsewhere
         self.facts.found(self.replica)
 
-    def _write_down(self, record: Record) -> None:
+    def _write_down(self, record: Stable) -> None:
         """A step has become stable. Called under the engine's lock, before anybody is told of it."""
         assert self._ledger is not None
         fork = record.note.verdict.fork
@@ -387,9 +393,6 @@ def assemble(
     training = TrainingState(model, optimizers, _extras(state, data, facts, claim))
     engine: Engine
 
-    def send(replica: int, header: Header, memory: memoryview, keep: object, more: bool) -> None:
-        engine.conduct.send_bulk(replica, header, memory, keep, more)
-
     def on_bucket(node: NodeSum, bucket: int) -> None:
         engine.bucket(node, bucket)
 
@@ -401,7 +404,7 @@ def assemble(
         changed = threading.Condition()
     else:
         assert run is not None
-        sink = _Sink()
+        sink = Sink()
         mesh = Mesh(
             job=run.read().spec.name,
             token=run.token(),
@@ -432,27 +435,47 @@ def assemble(
             leave_within_s=given.grace_s / 2 if given is not None else 0.0,
         )
     comparing = _comparing(verify, training, facts, changed, exact=exact, alone=link is None)
+    progress = None if link is None else link.progress
+    told = open_events(run, f"replica-{core.replica}") if run is not None else None
+    outlet = TrainingOutlet(changed, mesh, link, progress, told)
+    exchange = Exchange(layout, core.replica, gradients.pool, ruling, screening)
+    bulk = TensorBulk(exchange, gradients, core.replica, lambda: facts.seed, outlet.note)
+    setup = Setup(
+        member=core,
+        timing=Timing() if link is None else link.timing,
+        steps=partial(
+            StepCore,
+            surveys=exchange.surveys,
+            judges=exchange.screening is not None,
+            verifies=comparing is not None,
+        ),
+        alone=link is None,
+        shadow=run is not None and run.read().spec.is_shadow(core.replica),
+    )
+    driver = Driver(setup, bulk=bulk, outlet=outlet, saves=saving, copies=comparing, now=time.monotonic())
+    for part in (bulk, saving, comparing):
+        if part is not None:
+            part.driven_by(driver)
     engine = Engine(
-        core=core,
+        driver=driver,
+        outlet=outlet,
         state=training,
         gradients=gradients,
-        exchange=Exchange(layout, core.replica, gradients.pool, send, ruling, screening),
-        timing=Timing() if link is None else link.timing,
+        exchange=exchange,
         changed=changed,
         link=link,
         mesh=mesh,
-        progress=None if link is None else link.progress,
+        progress=progress,
         saving=saving,
         comparing=comparing,
-        shadow=run is not None and run.read().spec.is_shadow(core.replica),
     )
-    engine.conduct.seed = lambda: facts.seed
     if given is not None:
-        sink.behind = engine.reception()
+        sink.hands_to(driver, changed)
         _took_part.add(os.getpid())
     return Parts(
         replica=core.replica,
         engine=engine,
+        outlet=outlet,
         gradients=gradients,
         facts=facts,
         data=data,
@@ -494,24 +517,6 @@ def _queue_bytes(training: TrainingState, layout: Layout) -> int:
     """What may wait to be sent to a learner before it is dropped: the state, and some records after it."""
     image, _ = training.capture()
     return image.total_bytes + RECORDS_BEHIND * layout.size * layout.dtype.itemsize + SPARE_BYTES
-
-
-class _Sink:
-    """The mesh has an address before there is an engine; nothing is received before there is one."""
-
-    behind: Reception
-
-    def destination(self, line: Line, header: Header) -> memoryview | None:
-        return self.behind.destination(line, header)
-
-    def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
-        self.behind.arrived(line, header, payload)
-
-    def connected(self, line: Line) -> None:
-        self.behind.connected(line)
-
-    def lost(self, line: Line, why: str) -> None:
-        self.behind.lost(line, why)
 
 
 def _shards_wished(shards: int | None, micro_batch: int | None, data: Data | None) -> int:

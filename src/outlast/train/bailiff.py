@@ -1,7 +1,7 @@
 """What is said and counted of a judgement, and who is to be charged.
 
 The court decides (`court.py`); the coordinator evicts. In between, people have to be told: who is accused of
-what, which contributions did not count, and where nobody can say who is right. Every member logs it, the
+what, which contributions did not count, and where nobody can say who is right. Every member says it, the
 chief as a warning, so that one log is enough.
 """
 
@@ -14,13 +14,14 @@ from outlast.protocol.hearing import Verdict, named
 from outlast.protocol.views import Charge, View
 from outlast.train.exchange import Exchange
 
-log = logging.getLogger(__name__)
-
 
 class Bailiff:
-    def __init__(self, exchange: Exchange, replica: int, seed: Callable[[], int]) -> None:
-        """`seed` is the run's own, which may not be known before there is a state."""
+    def __init__(
+        self, exchange: Exchange, replica: int, seed: Callable[[], int], note: Callable[[int, str], None]
+    ) -> None:
+        """`seed` is the run's own, which may not be known before there is a state; `note` tells people."""
         self._exchange = exchange
+        self._note = note
         self._replica = replica
         self._seed = seed
 
@@ -42,12 +43,10 @@ class Bailiff:
         assert self._exchange.screening is not None
         self._exchange.screening.count(recomputed=len(hearing.witnesses))
         for node in sorted(hearing.doubted):
-            log.info(
-                "step %d: %s of replica %d is not sane, and replica %d computes it again",
-                step,
-                named(node),
-                self._exchange.plan.holder[node],
-                hearing.witnesses[node][0],
+            self._note(
+                logging.INFO,
+                f"step {step}: {named(node)} of replica {self._exchange.plan.holder[node]} is not sane, and "
+                f"replica {hearing.witnesses[node][0]} computes it again",
             )
 
     def _tell(self, view: View, step: int, verdict: Verdict, charges: list[Charge]) -> None:
@@ -55,33 +54,22 @@ class Bailiff:
         for charge in charges:
             member = view.member(charge.replica)
             where = f" at {member.address}" if member is not None and member.address else ""
-            log.log(
-                level,
-                "step %d: replica %d%s is charged: %s",
-                step,
-                charge.replica,
-                where,
-                charge.reason,
-            )
+            self._note(level, f"step {step}: replica {charge.replica}{where} is charged: {charge.reason}")
         named_out = sorted(self._exchange.round(step).named_out)
         if len(named_out) == len(view.shards) > 1:
-            log.log(
+            self._note(
                 level,
-                "step %d: all %d shards are left out. None was sane (not finite, or far larger than usual), "
-                "and none when it was computed again: data or model is at fault, and nobody is blamed",
-                step,
-                len(named_out),
+                f"step {step}: all {len(named_out)} shards are left out. None was sane (not finite, or far "
+                "larger than usual), and none when it was computed again: data or model is at fault, and "
+                "nobody is blamed",
             )
             named_out = []
         for node in named_out:
-            log.log(
+            self._note(
                 level,
-                "step %d: %s is left out. It was not sane (not finite, or far larger than usual) when "
-                "replica %d computed it, and not when it was computed again: data or model is at fault, and "
-                "nobody is blamed",
-                step,
-                named(node),
-                view.shards[node.lo],
+                f"step {step}: {named(node)} is left out. It was not sane (not finite, or far larger than "
+                f"usual) when replica {view.shards[node.lo]} computed it, and not when it was computed "
+                "again: data or model is at fault, and nobody is blamed",
             )
         for what in verdict.undecided:
-            log.log(level, "step %d: %s", step, what)
+            self._note(level, f"step {step}: {what}")

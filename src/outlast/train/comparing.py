@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -22,8 +22,9 @@ from blake3 import blake3
 from torch import Tensor
 
 from outlast.errors import CheckpointError, OutlastError
-from outlast.protocol.participant import Action, Participant
-from outlast.protocol.step_words import BLANK, Differ, Digest, Dropped, GoBack, Verified
+from outlast.protocol.driver import Driver
+from outlast.protocol.seams import Digested
+from outlast.protocol.step_words import BLANK, NO_FORK, Differ, Digest, Dropped, Fork, GoBack, Verified
 from outlast.state.contents import Image, encode_image, pieces
 from outlast.state.entries import Entries, entries_of
 from outlast.state.image import fresh_memory, tensors_in
@@ -31,8 +32,6 @@ from outlast.state.training import TrainingState
 from outlast.train.copying import ShareCopy
 from outlast.train.differing import Report
 from outlast.train.rhythm import Rhythm
-
-log = logging.getLogger(__name__)
 
 PIECE_BYTES = 4 << 20
 """What the training thread copies at a time when it helps."""
@@ -101,6 +100,9 @@ class Copy:
     def __init__(self, step: int, space: Space) -> None:
         self.step = step
         self.space = space
+        self.life: object = None
+        self.fork = NO_FORK
+        """In which life, and since which fork."""
         self.last: StepFacts = (0, 0, (), ())
         self.share: ShareCopy | None = None
         self.image: Image | None = None
@@ -125,8 +127,7 @@ class Comparing:
         self._circumstances = circumstances
         self._changed = changed
         self._rhythm = Rhythm(every, time.monotonic())
-        self._participant: Participant
-        self._act: Callable[[Iterable[Action]], None]
+        self._driver: Driver
         self._due = BLANK
         self._copies: dict[int, Copy] = {}
         self._spaces: list[Space] = []
@@ -135,9 +136,9 @@ class Comparing:
         self.verified = BLANK
         """The newest step whose state is known to be the same everywhere."""
 
-    def directed_by(self, participant: Participant, act: Callable[[Iterable[Action]], None]) -> None:
-        """Who decides, and who carries out what follows from that."""
-        self._participant, self._act = participant, act
+    def driven_by(self, driver: Driver) -> None:
+        """Who is told what the copies are."""
+        self._driver = driver
 
     # Under the lock.
 
@@ -158,15 +159,12 @@ class Comparing:
         """Whether the state after this step should be compared."""
         return self._rhythm.wants(step, time.monotonic(), chief=chief)
 
-    def due(self, applied: int) -> Digest | None:
-        """A state to copy now, while the model holds it."""
+    def due(self, applied: int) -> int | None:
+        """The step whose state is to be copied now, while the model holds it, or cannot be any more."""
         if self._due == BLANK or self._due > applied:
             return None
         step, self._due = self._due, BLANK
-        if step == applied:
-            return Digest(step)
-        self._act(self._participant.digested(step, b"", time.monotonic()))
-        return None
+        return step
 
     def report(self, differ: Differ) -> Report:
         """What there is to say about states that differ, from the copies that are here."""
@@ -189,11 +187,12 @@ class Comparing:
 
     # In the training thread, without the lock.
 
-    def copy(self, step: int, overrides: Mapping[int, Tensor]) -> None:
-        """Begin to copy the state as it is now."""
+    def copy(self, step: int, overrides: Mapping[int, Tensor], life: object, fork: Fork) -> None:
+        """Begin to copy the state as it is now, in this life and since that fork."""
         begun = time.perf_counter()
         with self._changed:
             copy = Copy(step, self._space_for())
+            copy.life, copy.fork = life, fork
             self._copies[step] = copy
         try:
             image, tensors = self._capture(copy, overrides)
@@ -255,20 +254,23 @@ class Comparing:
             copy.busy = False
             self._rhythm.cost(copy.held_s + copy.share.worked_s + worked_s)
             if self._copies.get(copy.step) is copy:
-                whole, entries = digest.digest(DIGEST_BYTES), copy.entries.digests
-                self._act(self._participant.digested(copy.step, whole, time.monotonic(), entries))
+                self._tell(copy, digest.digest(DIGEST_BYTES), copy.entries.digests)
 
     def _failed(self, copy: Copy, reason: str) -> None:
         with self._changed:
             copy.busy = False
             if self._copies.get(copy.step) is copy:
                 del self._copies[copy.step]
-                log.warning("the state after step %d is not compared: %s", copy.step, reason)
-                self._act(self._participant.digested(copy.step, b"", time.monotonic()))
+                said = f"the state after step {copy.step} is not compared: {reason}"
+                self._driver.outlet.note(logging.WARNING, said)
+                self._tell(copy, b"")
+
+    def _tell(self, copy: Copy, digest: bytes, entries: bytes = b"") -> None:
+        self._driver.done(Digested(copy.life, copy.fork, copy.step, digest, entries), time.monotonic())
 
     def _space_for(self) -> Space:
         """Under the lock: room for another copy. Only the newest verified one is still of use."""
-        verifying = self._participant.steps.verifying
+        verifying = self._driver.steps.verifying
         kept = verifying.verified if verifying is not None else BLANK
         for step in [step for step in self._copies if step != kept]:
             self._let_go(self._copies.pop(step))

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from outlast.errors import ProtocolError
-from outlast.mesh.kinds import FindingsNote, NodeNote, PartNote
 from outlast.mesh.memory import bytes_of
 from outlast.mesh.round import Round, fold
 from outlast.protocol import hearing
+from outlast.protocol.kinds import FindingsNote, NodeNote, PartNote
 from outlast.protocol.tree import Node, additions_within, leaf
 from outlast.train.layout import Layout
 from outlast.train.screening import Screening

@@ -40,6 +40,15 @@ class Report:
         self._found = differing(differ.entries)
         self._names = sorted(self._found, key=self._rank)
 
+    def astray(self, replica: int, times: int, step: int) -> str:
+        """Why a learner ends that does not come to have the state of members."""
+        return (
+            f"replica {replica}: {times} times in a row it was given the state of the others, and had "
+            f"another one after step {step}, which differs in {self.what or 'something unknown'}. Does the "
+            "script do something else on this replica, or does a load_state_dict not restore what state_dict "
+            "gave? If not, its machine computes wrongly"
+        )
+
     @property
     def what(self) -> str:
         """The entries that differ, or nothing if they are not known."""
@@ -157,16 +166,6 @@ class Report:
             optimizer = self._state.optimizers[str(path[0])]
             names = [known.get(id(parameter), "?") for parameter in parameters_in(optimizer)]
         return in_words(key, names, only_optimizer=len(self._state.optimizers) == 1)
-
-
-def astray(replica: int, times: int, step: int, what: str) -> str:
-    """Why a learner ends that does not come to have the state of members."""
-    return (
-        f"replica {replica}: {times} times in a row it was given the state of the others, and had another "
-        f"one after step {step}, which differs in {what or 'something unknown'}. Does the script do "
-        "something else on this replica, or does a load_state_dict not restore what state_dict gave? If not, "
-        "its machine computes wrongly"
-    )
 
 
 def _minority(digests: Mapping[int, int | None]) -> list[int]:

@@ -1,60 +1,70 @@
-"""The engine of a replica: its two protocol cores, the mesh and the link, and the training thread.
+"""The engine of a replica: its driver, the mesh and the link, and the training thread.
 
-    coordinator ──link thread──▶ ┐                        ┌──▶ mesh: frames to peers
-                                 ├─▶ Participant ─actions─┼──▶ link: words to the coordinator
-    peers ───────mesh thread──▶ ─┘   (one lock)           └──▶ wakes the training thread
+    coordinator ──link thread──▶ ┐           ┌──▶ mesh: frames to peers
+                                 ├─▶ Driver ─┼──▶ link: words to the coordinator
+    peers ───────mesh thread──▶ ─┘ (one lock)└──▶ wakes the training thread
                  (or the training thread itself, while it waits)
 
-The cores decide, whichever thread brings the event; one lock makes events follow each other. The training
-thread asks for work (`work`): a shard to compute, or the record of the step, and waits when there is neither.
-Everything that touches the model is done in it: it computes, applies records, copies snapshots for others
-and loads those that it is given. Nobody ever waits for the coordinator.
+The driver decides and carries out, whichever thread brings the event (`protocol/driver.py`). Everything that
+touches the model is done here, in the training thread: it asks the driver what to do next, does it without
+the lock, says so, and waits when there is nothing. Nobody ever waits for the coordinator.
 
-What there is to do for a step is in `stepping.py`, how the replica comes by its state in `taking.py`: when a
-life is over (it was stopped for too long and evicted, or cannot catch up), it begins a new one and is given
-the state of the others, and the training loop goes on from there as if nothing had happened. What the cores
-decide is carried out in `conduct.py`.
+When a life is over (it was stopped for too long and evicted, or cannot catch up), the driver begins a new
+one, which is given the state of the others, and the training loop goes on from there as if nothing had
+happened.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 from outlast import crashpoints as crash
-from outlast.errors import LoopError
+from outlast.errors import ConfigError, JobFailed, LoopError
 from outlast.kinship import unnice
-from outlast.mesh.frames import Header
 from outlast.mesh.transport import Mesh
 from outlast.parting import before_exit
-from outlast.protocol.member import MemberCore
+from outlast.protocol.driver import Driver
 from outlast.protocol.messages import Phase
-from outlast.protocol.saving import Save
-from outlast.protocol.step_words import Digest, GoBack, Mode, Pin
-from outlast.protocol.steps import StepCore
-from outlast.protocol.timing import Timing
+from outlast.protocol.seams import Said
+from outlast.protocol.step_words import BLANK, Check, Trial
+from outlast.protocol.todos import (
+    Apply,
+    Compute,
+    Copy,
+    Digest,
+    Finished,
+    Found,
+    Give,
+    GoBack,
+    JobEnded,
+    Keep,
+    Leave,
+    Load,
+    Read,
+    Stage,
+    Todo,
+)
 from outlast.protocol.views import Member, View
+from outlast.state.image import Assembly
 from outlast.state.training import TrainingState
-from outlast.train.comparing import Comparing
-from outlast.train.conduct import Conduct
+from outlast.train.comparing import CHECKSUM_MASK, Comparing, checksum
 from outlast.train.exchange import Exchange
 from outlast.train.final import FinalState
-from outlast.train.giving import Giving
+from outlast.train.founding import LOOK_AGAIN_S, Founding
+from outlast.train.gifts import Gifts
 from outlast.train.gradients import Gradients
-from outlast.train.keepsakes import Keep
 from outlast.train.link import Link
-from outlast.train.post import Post
-from outlast.train.reception import Reception
+from outlast.train.outlet import Decider, TrainingOutlet
 from outlast.train.records import Record
 from outlast.train.restoring import Beginning
 from outlast.train.saving import Saving
-from outlast.train.stepping import Stepping
 from outlast.train.sums import NodeSum
-from outlast.train.supply import Supply
-from outlast.train.taking import LOOK_AGAIN_S, Taking
-from outlast.train.unlocked import unlocked
 from outlast.wire.progress import Progress
+
+log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -63,191 +73,55 @@ class Engine:
     def __init__(
         self,
         *,
-        core: MemberCore,
+        driver: Driver,
+        outlet: TrainingOutlet,
         state: TrainingState,
         gradients: Gradients,
         exchange: Exchange,
-        timing: Timing,
         changed: threading.Condition,
         link: Link | None = None,
         mesh: Mesh | None = None,
         progress: Progress | None = None,
         saving: Saving | None = None,
         comparing: Comparing | None = None,
-        shadow: bool = False,
     ) -> None:
-        post = Post(mesh)
-        self._supply = Supply(exchange.vectors)
-        self._giving = Giving(core.replica, state, gradients, post, changed)
-        self.conduct = Conduct(
-            core=core,
-            exchange=exchange,
-            supply=self._supply,
-            giving=self._giving,
-            post=post,
-            timing=timing,
-            changed=changed,
-            link=link,
-            mesh=mesh,
-            progress=progress,
-            saver=saving,
-            comparing=comparing,
-        )
+        self.driver = driver
+        self.progress = progress
         self._comparing = comparing
         self._saving = saving
-        self._shadow = shadow
-        """Whether this process only ever follows."""
-        self.progress = progress
-        self._core = core
+        self._outlet = outlet
         self._state = state
         self._changed = changed
         self._gradients = gradients
         self._exchange = exchange
         self._link = link
         self._mesh = mesh
-        self._post = post
-        self._ending_in: tuple[int, int] | None = None
-        """The attempt, (view, step), in which it was said that the loop ends."""
-        self.resting = False
-        """Whether the training thread is at the end of its loop of steps, or behind it."""
-        self._stepping = Stepping(
-            conduct=self.conduct,
-            exchange=exchange,
-            gradients=gradients,
-            saving=saving,
-            comparing=comparing,
-        )
-        self._taking = Taking(
-            conduct=self.conduct,
-            supply=self._supply,
-            giving=self._giving,
-            post=post,
-            state=state,
-            gradients=gradients,
-            timing=timing,
-            changed=changed,
-            link=link,
-            saving=saving,
-            comparing=comparing,
-            settle=self.settle,
-        )
+        self._gifts = Gifts(driver, state, gradients, changed)
+        self._founding = Founding(driver, outlet, gradients, changed, saving, self._check)
+        self._assigned: Compute | None = None
+        """For which attempt the gradients were assigned."""
+        self._applies: Apply | None = None
+        self._final: FinalState | None = None
 
     def on_beginning(self, begin: Callable[[Beginning], None], found: Callable[[], None]) -> None:
         """How what a lineage begins with becomes the own state, before anybody else is given it; `found` is
         called first."""
-        self._taking.on_beginning, self._taking.on_founding = begin, found
-
-    def reception(self) -> Reception:
-        """What the mesh is to call."""
-        return Reception(
-            self.conduct.participant,
-            self._exchange,
-            self._supply,
-            self._changed,
-            act=self.conduct.act,
-            broken=self.conduct.break_down,
-            wake=self.conduct.wake,
-            lines=self._post.lines,
-            settle=self.conduct.settle,
-            connected=self.conduct.connected,
-            lost=self.conduct.lost,
-            heard_of_gap=self.conduct.heard_of_gap,
-        )
+        self._founding.on_beginning, self._founding.on_founding = begin, found
 
     @property
     def view(self) -> View:
         """The view in force."""
-        return self.conduct.view
+        return self.driver.view
 
     @property
     def applied(self) -> int:
         """The step whose result the model holds; -1 while it holds nothing that counts."""
-        return self.conduct.applied
+        return self.driver.applied
 
     @property
-    def _steps(self) -> StepCore:
-        return self.conduct.participant.steps
-
-    def apply(self, step: int) -> None:
-        """The script has applied the record of this step."""
-        self.conduct.applied = step
-        if self._saving is not None:
-            self._saving.keepsakes.ran(step)
-
-    def save(self, name: str, *, last: bool) -> None:
-        """The script wants the state after the present step saved under this name. `last`: it has left the
-        loop of steps, and may do anything to the state when this returns."""
-        assert self._saving is not None
-        with self._changed:
-            step = self.applied if last else self.applied + 1
-            member = self._core.is_member or self._link is None
-            self._saving.keepsakes.ask(name, step, last=last, member=member)
-            due = self._saving.keepsakes.due(step) if last else None
-        if due is not None:
-            self._do(due)
-            self.settle()
-
-    # The training thread.
-
-    def start(self) -> None:
-        """Take part; returns once the model holds the state that the job begins or goes on with."""
-        if self._link is None:
-            self._start_alone()
-        else:
-            assert self._mesh is not None
-            self._link.decided_by(self.conduct)
-            self._mesh.open()
-            self._link.open()
-        self._taking.get()
-        if self._link is not None:
-            # From here on others come to wait for this process.
-            unnice()
-        # Others may wait for this state, and the script may do something else before its first step.
-        while True:
-            with self._changed:
-                due = self._giving.due(self.applied)
-            if due is None:
-                return
-            self._giving.serve(*due, at_once=True)
-
-    def work(self) -> int | Record:
-        """A shard to compute for the step after the applied one, or the record of that step."""
-        if self.resting:
-            self._go_on()
-        while True:
-            with self._changed:
-                todo = self._next(self._step_work)
-            if isinstance(todo, int | Record):
-                return todo
-            self._do(todo)
-
-    def _do(self, todo: Save | Keep | Digest | GoBack | tuple[Pin, Header] | None) -> None:
-        """What is not the script's."""
-        match todo:
-            case Save():
-                self._copy(todo)
-            case Keep():
-                assert self._saving is not None
-                self._saving.keepsakes.copy(todo.step, self._gradients.step_buffers())
-            case Digest():
-                assert self._comparing is not None
-                self._comparing.copy(todo.step, self._gradients.step_buffers())
-            case GoBack():
-                with self._changed:
-                    self._stepping.forget()
-                    self._ending_in = None
-                self._taking.go_back(todo)
-            case None:
-                self._taking.get()
-            case _:
-                self._giving.serve(*todo, at_once=self.view.learner(todo[0].to.replica) is None)
-
-    def bucket(self, node: NodeSum, bucket: int) -> None:
-        """A bucket of an own sum is there, in the middle of backward: send it ahead of the rest."""
-        step = self.applied + 1
-        crash.reach("backward", step)
-        with self._changed:
-            self._stepping.bucket(step, node, bucket)
+    def resting(self) -> bool:
+        """Whether the training thread is at the end of its loop of steps, or behind it."""
+        return self.driver.resting
 
     @property
     def own_shards(self) -> tuple[int, ...]:
@@ -259,20 +133,85 @@ class Engine:
         """The newest step whose state was the same on all replicas; -1 if there is none."""
         return self._comparing.verified if self._comparing is not None else -1
 
+    # The loop of steps.
+
+    def start(self) -> None:
+        """Take part; returns once the model holds the state that the job begins or goes on with."""
+        if self._link is None:
+            self._start_alone()
+        else:
+            assert self._mesh is not None
+            self._link.decided_by(Decider(self.driver))
+            self._mesh.open()
+            self._link.open()
+        self._until(Stage.STARTING)
+        if self._link is not None:
+            # From here on others come to wait for this process.
+            unnice()
+
+    def work(self) -> int | Record:
+        """A shard to compute for the step after the applied one, or the record of that step."""
+        if self.resting:
+            self._go_on()
+        while True:
+            todo = self._next(Stage.STEPPING)
+            if isinstance(todo, Compute):
+                shard = self._compute(todo)
+                if shard is not None:
+                    return shard
+            elif isinstance(todo, Apply):
+                self._applies = todo
+                assert isinstance(todo.record, Record)
+                return todo.record
+            else:
+                self._do(todo)
+
+    def apply(self, step: int) -> None:
+        """The script has applied the record of this step."""
+        assert self._applies is not None and self._applies.record.step == step
+        with self._changed:
+            self.driver.did(self._applies, time.monotonic())
+            if self._saving is not None:
+                self._saving.keepsakes.ran(step)
+
+    def bucket(self, node: NodeSum, bucket: int) -> None:
+        """A bucket of an own sum is there, in the middle of backward: send it ahead of the rest."""
+        crash.reach("backward", self.applied + 1)
+        if self._assigned is not None:
+            at = self._assigned.at
+            with self._changed:
+                self.driver.bucket(at, lambda: self._exchange.bucket(at.step, node, bucket))
+
+    def save(self, name: str, *, last: bool) -> None:
+        """The script wants the state after the present step saved under this name. `last`: it has left the
+        loop of steps, and may do anything to the state when this returns."""
+        assert self._saving is not None
+        with self._changed:
+            step = self.applied if last else self.applied + 1
+            member = self.driver.member.is_member or self._link is None
+            self._saving.keepsakes.ask(name, step, last=last, member=member)
+            due = last and self._saving.keep_due(step)
+        if due:
+            self._do(Keep(step))
+            self.settle()
+
+    def settle(self) -> None:
+        """The script is about to change the state: let what is being copied of it be complete."""
+        self._gifts.settle()
+        if self._saving is not None:
+            self._saving.settle()
+        if self._comparing is not None:
+            self._comparing.settle()
+
+    # What comes after it.
+
     def end_loop(self) -> bool:
         """The loop of steps ends here: have the state compared, before the script uses it. False if there are
         steps to do again."""
         last = self.applied
         self._keep()
-        while self._comparing is not None and self.applied == last:
-            with self._changed:
-                todo = self._next(self._ending_work)
-            if isinstance(todo, int | Record):
-                break
-            self._do(todo)
-            if isinstance(todo, Save | Keep | Digest):
-                # There is no next step beside which it could be copied.
-                self.settle()
+        if self._comparing is not None:
+            self._until(Stage.ENDING, while_at=last)
         if self.applied < last:
             return False
         self._rest()
@@ -280,49 +219,33 @@ class Engine:
 
     def _keep(self) -> None:
         """Copy the last state for those who come back while this script does something else."""
-        if self._link is None or (self._giving.final is not None and self._giving.final.step == self.applied):
+        if self._link is None or (self._final is not None and self._final.step == self.applied):
             return
-        final = FinalState(self.applied, self._state, self._gradients.step_buffers())
+        self._final = FinalState(self.applied, self._state, self._gradients.step_buffers())
         with self._changed:
-            self._giving.final, self._giving.final_is_known = final, False
+            self.driver.keep_final(self._final)
 
     def _rest(self) -> None:
-        """The training thread is beside the steps: views change without it, and nobody takes what the script
-        does for a hang, however long it takes."""
+        """The training thread is beside the steps."""
         with self._changed:
-            self.resting = True
-            self.conduct.enter(Phase.ASIDE)
             if self.progress is not None:
                 self.progress.end()
-            if self._link is not None:
-                self.conduct.at_rest = self._say_at_rest
-                self._giving.final_is_known = self._steps.mode is not Mode.LEARNING or self._taking.has_final
-                self.conduct.act(self.conduct.participant.rest(time.monotonic()))
-                self._giving.give_final()
+            self.driver.rest(self._final, time.monotonic())
 
     def _go_on(self) -> None:
         """There is another loop of steps."""
+        self._final = None
         with self._changed:
-            self.resting = self._steps.resting = self._steps.ending = False
-            self.conduct.at_rest = self._ending_in = None
-            self._giving.forget_final()
+            self.driver.go_on(time.monotonic())
             if self.progress is not None:
                 self.progress.end(ended=False)
-
-    def _say_at_rest(self) -> None:
-        """Under the lock, in a view that began meanwhile: that this replica has left the loop, or that its
-        last state is what it was."""
-        if self._steps.closing:
-            self._stepping.contribute_nothing()
-        elif self._comparing is not None:
-            self.conduct.act(self.conduct.participant.end(time.monotonic()))
 
     def end_early(self) -> None:
         """The script has left the loop of steps, wherever it was."""
         last = self.applied
         if not self.end_loop():
             raise LoopError(
-                f"replica {self._core.replica} left the loop of steps after step {last}, and its state is "
+                f"replica {self.driver.replica} left the loop of steps after step {last}, and its state is "
                 "not that of the other replicas, so the result may be wrong. Do not break out of the loop: "
                 "job.steps() does what has to be done again"
             )
@@ -331,32 +254,33 @@ class Engine:
         """The training loop is over here: stay until everybody holds the last record."""
         last = self.applied
         self.end_early()
+        life = self.driver.life
         while True:
-            with self._changed:
-                if not self._steps.closing:
-                    self.conduct.act(self.conduct.participant.close(time.monotonic()))
-                todo = self._next(self._closing_work)
-            if isinstance(todo, Save | Keep | Digest):
-                self._do(todo)
-                self.settle()
-            elif todo is None:
-                self._come_back(last)
-            elif isinstance(todo, int | Record):
+            if self.applied != BLANK:
+                with self._changed:
+                    self.driver.close(time.monotonic())
+            todo = self._next(Stage.CLOSING)
+            if isinstance(todo, Finished):
                 return
-            else:
+            if isinstance(todo, GoBack):
                 raise LoopError(
-                    f"replica {self._core.replica} left the loop of steps after step {last}, and the states "
+                    f"replica {self.driver.replica} left the loop of steps after step {last}, and the states "
                     "of replicas were found to differ then: the result may be wrong"
                 )
+            self._do(todo)
+            self.settle()
+            if self.driver.life is not life and self.applied != BLANK:
+                life = self.driver.life
+                self._come_back(last)
 
     def _come_back(self, last: int) -> None:
         """It was evicted behind its last step, or cut off: a new life is given the same state, and leaves."""
-        self._taking.get()
         if self.applied != last:
             raise LoopError(
-                f"replica {self._core.replica} left the loop of steps after step {last}, and came back to a "
-                f"job that is at step {self.applied}. All must leave it at the same step"
+                f"replica {self.driver.replica} left the loop of steps after step {last}, and came back to "
+                f"a job that is at step {self.applied}. All must leave it at the same step"
             )
+        self._keep()
         self._rest()
 
     def done(self, *, chief: bool) -> None:
@@ -365,7 +289,7 @@ class Engine:
         with self._changed:
             if chief and self.progress is not None:
                 self.progress.close_job()
-            self.conduct.enter(Phase.DONE)
+            self._outlet.enter(Phase.DONE)
 
     def stay_for_others(self, chief: int) -> None:
         """The `with` block is left, and the script goes on. When it has ended, the chief's process exits, and
@@ -375,30 +299,39 @@ class Engine:
             self.close()
             return
         if self._saving is not None:
-            self._saving.close(clean=self.conduct.all_done)
+            self._saving.close(clean=self.driver.life.all_done)
         with self._changed:
-            self.conduct.save_no_more()
+            self.driver.save_no_more()
         self._saving = None
-        before_exit(lambda status: self._part(chief, stays=status == 0 and chief != self._core.replica))
+        before_exit(lambda status: self._part(chief, well=status == 0))
 
-    def _part(self, chief: int, *, stays: bool) -> None:
-        if stays:
+    def _part(self, chief: int, *, well: bool) -> None:
+        closes = chief == self.driver.replica
+        if well and not closes:
             assert self._link is not None
             with self._changed:
-                self.conduct.act(self.conduct.participant.set_staying(chief, time.monotonic()))
-                while self.conduct.outcome is None and not self._link.leave_requested:
+                self.driver.stay(chief, time.monotonic())
+                # One whose life is over has nothing to give any more, and others may wait for its word.
+                while self.driver.outcome is None and self.driver.life.over is None:
+                    if self._link.leave_requested:
+                        break
                     self._changed.wait(LOOK_AGAIN_S)
+        if well:
+            self.driver.ends(closes=closes)
         self.close()
+
+    # How it ends.
 
     def fail(self, reason: str, shard: int) -> None:
         """This process ends by an error of its own; tell everybody before its slow exit."""
         if self._link is not None:
-            self._link.fail(reason, self.applied + 1, shard)
+            with self._changed:
+                self.driver.fail(reason, shard, time.monotonic())
 
     @property
     def ending(self) -> bool:
         """Whether this process ends because the job does, or because it was asked to leave."""
-        return self.conduct.outcome is not None or self.conduct.leaving
+        return self.driver.outcome is not None or self.driver.leaving
 
     @property
     def leave_requested(self) -> bool:
@@ -406,96 +339,79 @@ class Engine:
 
     def leave(self) -> None:
         """Ask to be let go; the view that does so ends this process."""
-        if self._link is not None and not self.conduct.leaving:
-            self.conduct.leaving = True
-            self._link.leave()
+        if self._link is not None:
+            with self._changed:
+                self.driver.leave(time.monotonic())
 
     def may_leave(self) -> bool:
         """Whether the state that this replica leaves behind is saved, or cannot be."""
         with self._changed:
             return self._saving is None or self._saving.hurry(self.applied)
 
+    @property
+    def closed(self) -> bool:
+        return self.driver.closed
+
     def close(self) -> None:
-        self.conduct.closed = True
+        self.driver.closed = True
         if self._saving is not None:
             # When one that is alone ends, the job does: the next may begin at once, in this process perhaps.
-            self._saving.close(clean=self.conduct.all_done or self._link is None)
+            self._saving.close(clean=self.driver.life.all_done or self._link is None)
         if self._mesh is not None:
             self._mesh.close()
         if self._link is not None:
             self._link.close()
+        self._outlet.close()
 
     def _start_alone(self) -> None:
-        me = Member(self._core.replica, 1)
-        shards = (me.replica,) * self._core.shards
+        core = self.driver.member
+        me = Member(core.replica, 1)
+        shards = (me.replica,) * core.shards
         view = View(number=1, lineage=1, members=(me,), shards=shards, slices=(me.replica,), planned_since=1)
         with self._changed:
-            self._core.incarnation = 1
-            self.conduct.act(self.conduct.participant.alone(view, time.monotonic()))
+            self.driver.alone(view, time.monotonic())
 
-    # What the training thread does next, under the lock.
+    # What the training thread does.
 
-    def settle(self) -> None:
-        """The script is about to change the state: let what is being copied of it be complete."""
-        self._giving.settle()
-        if self._saving is not None:
-            self._saving.settle()
-        if self._comparing is not None:
-            self._comparing.settle()
+    def _until(self, stage: Stage, while_at: int | None = None) -> None:
+        """Do what there is to do until the stage is over, or the state is that of another step."""
+        while while_at is None or self.applied in (while_at, BLANK):
+            todo = self._next(stage)
+            if isinstance(todo, Finished):
+                return
+            self._do(todo)
+            if isinstance(todo, Copy | Keep | Digest):
+                # There is no next step beside which it could be copied.
+                self.settle()
+            if self.applied == while_at:
+                self._keep()
 
-    def _copy(self, save: Save) -> None:
-        assert self._saving is not None
-        self._saving.copy(save, self._gradients.step_buffers())
-
-    def _next(
-        self, look: Callable[[], int | Record | None]
-    ) -> int | Record | tuple[Pin, Header] | Save | Keep | Digest | GoBack | None:
-        """A shard or a record, by `look`; a snapshot to give, a share to save, a state to compare or to go
-        back to; or None: get the state anew. For one who closes: a number means that everybody is done."""
-        entered: Phase | None = None
+    def _next(self, stage: Stage) -> Todo:
+        """What to do; waits until there is something."""
         while True:
-            self.conduct.check()
-            if self.conduct.over is not None:
-                return None
-            if self.conduct.back is not None:
-                return self.conduct.back
-            if self.applied < 0:
-                return None
-            due = self._giving.due(self.applied)
-            if due is not None:
-                return due
-            digest = self._comparing.due(self.applied) if self._comparing is not None else None
-            if digest is not None:
-                return digest
-            save = self._save_due()
-            if save is not None:
-                return save
-            found = look()
-            if found is not None:
-                self.conduct.enter(Phase.COMPUTING)
-                return found
-            # What is left to do in the end is nobody's wait: saves. That it is the end may be heard in here.
-            phase = Phase.ASIDE if self.conduct.all_done else Phase.WAITING
-            if phase is not entered:
-                # Looking for work may have brought about some, such as the save of the last state.
-                self.conduct.enter(phase)
-                entered = phase
-                continue
-            if self._giving.idle:
-                self._wait()
-            else:
-                with unlocked(self._changed):
-                    self._giving.settle()
+            with self._changed:
+                todo = self.driver.next(stage, time.monotonic())
+                if todo is None and self._gifts.idle:
+                    self._wait()
+                    continue
+            match todo:
+                case None:
+                    self._gifts.settle()
+                case Leave():
+                    raise SystemExit(0)
+                case JobEnded():
+                    # The agent is about to end this process; there is nothing left to do in it.
+                    raise SystemExit(0 if todo.outcome.finished else JobFailed.exit_code)
+                case _:
+                    return todo
 
-    def _save_due(self) -> Save | Keep | None:
-        if self._saving is None:
-            return None
-        keep = self._saving.keepsakes.due(self.applied)
-        if keep is not None:
-            return keep
-        compares = self._comparing is not None and len(self.view.members) > 1
-        chosen = self._comparing.chosen == self.applied if self._comparing is not None and compares else None
-        return self._saving.due(self.applied, time.monotonic(), chosen=chosen)
+    def _check(self) -> None:
+        """Under the lock: raises what the training thread has to know at once."""
+        if self.driver.failure is not None:
+            raise self.driver.failure
+        if self.driver.outcome is not None:
+            self._outlet.enter(Phase.DONE)
+            raise SystemExit(0 if self.driver.outcome.finished else JobFailed.exit_code)
 
     def _wait(self) -> None:
         """Until something happens. What it waits for comes over the mesh, so it serves that meanwhile."""
@@ -509,55 +425,102 @@ class Engine:
         finally:
             self._changed.acquire()
 
-    def _step_work(self) -> int | Record | None:
-        step = self.applied + 1
-        record = self.conduct.records.get(step)
-        if record is not None:
-            return record
-        if self._steps.mode is Mode.LEARNING:
-            self._taking.learn(shadow=self._shadow)
-        return self._stepping.work(step)
+    def _do(self, todo: Todo) -> None:
+        """What is not the script's."""
+        match todo:
+            case Give():
+                self._gifts.begin(todo)
+            case Copy():
+                assert self._saving is not None
+                self._saving.copy(todo.save, self._gradients.step_buffers())
+            case Keep():
+                assert self._saving is not None
+                self._saving.keepsakes.copy(todo.step, self._gradients.step_buffers())
+            case Digest():
+                assert self._comparing is not None
+                self._comparing.copy(todo.step, self._gradients.step_buffers(), todo.life, todo.fork)
+            case GoBack():
+                self._go_back(todo)
+            case Load():
+                self._load(todo)
+            case Found():
+                step, view = self._founding.found(todo)
+                with self._changed:
+                    self.driver.founded(todo, time.monotonic(), step=step, view=view)
+            case Read():
+                self._founding.help_to_read(todo)
+            case _:
+                raise AssertionError(f"{todo} is the script's")
 
-    def _closing_work(self) -> int | None:
-        if self.conduct.all_done:
-            # The last state is saved before anybody leaves.
-            return 1 if self._saving is None or self._saving.idle else None
-        if self.conduct.left_alone is not None:
-            others = " and ".join(str(replica) for replica in self.conduct.left_alone)
-            raise LoopError(
-                f"replica {self._core.replica} left the loop of steps after step {self.applied}, while "
-                f"replica {others} went on. All must leave it at the same step: give job.steps() the run's "
-                "total and do not break out of the loop on one replica only"
-            )
-        if self._learned_all():
-            # It has applied everything that it was given; the others end the job.
-            return 1
-        self._stepping.contribute_nothing()
+    def _did(self, todo: Todo) -> None:
+        with self._changed:
+            self.driver.did(todo, time.monotonic())
+
+    def _compute(self, todo: Compute) -> int | None:
+        """A shard that is missing; when none is, contribute."""
+        if self._assigned is not todo:
+            self._assigned = todo
+            with self._changed:
+                self._assign(todo)
+        missing = self._gradients.missing()
+        if missing:
+            return missing[0]
+        said = self._said(todo)
+        with self._changed:
+            self.driver.did(todo, time.monotonic(), said=said)
         return None
 
-    def _learned_all(self) -> bool:
-        """Whether this replica only learns, and has the final state; nobody compares it with that of others.
-        So where states are compared, it has to be given to it as the final one: else it begins a new life,
-        which is, since no more steps are done when that comes into a view."""
-        steps = self._steps
-        if steps.mode is not Mode.LEARNING or steps.newest > self.applied:
-            return False
-        if self._comparing is None or self._shadow or self._taking.has_final:
-            return True
-        self.conduct.over = "what it has learned may not be what the run ends with"
-        self.conduct.wake()
-        return False
+    def _assign(self, todo: Compute) -> None:
+        """Under the lock, since who is asked for what in a hearing may change with the view."""
+        if todo is not self.driver.life.computes or not self._exchange.takes(todo.at.view):
+            return
+        if todo.at.trial == Trial.HEARING:
+            self._gradients.ask(self._exchange.court(todo.at.step).asked)
+            return
+        if todo.afresh:
+            self._gradients.discard()
+        self._gradients.assign(self._exchange.plan.shards)
 
-    def _ending_work(self) -> int | None:
-        """1 when the last state was compared, or cannot be."""
-        steps = self._steps
-        if self._learned_all():
-            return 1
-        attempt = (self.view.number, steps.step)
-        at_work = steps.mode in (Mode.RUNNING, Mode.PAUSED) and steps.newest == self.applied
-        if at_work and self._ending_in != attempt:
-            self._ending_in, self.conduct.ended = attempt, -1
-            self.conduct.take_part()
-            self.conduct.enter(Phase.WAITING)
-            self.conduct.act(self.conduct.participant.end(time.monotonic()))
-        return 1 if self.conduct.ended == self.applied else None
+    def _said(self, todo: Compute) -> Said | None:
+        """What others compare, found out before the lock is taken."""
+        if self._comparing is None or todo.at.trial != Trial.FIRST:
+            return None
+        gradients = self._gradients
+        sums = sum(checksum(node.flat) for node in gradients.nodes()) if todo.members == 2 else 0
+        check = Check(
+            checksum=sums & CHECKSUM_MASK,
+            buffers=gradients.buffers_digest() if todo.members > 1 else b"",
+            buffer_entries=gradients.buffer_entries() if todo.wary else b"",
+        )
+        return Said(check=check)
+
+    def _go_back(self, todo: GoBack) -> None:
+        back = todo.back
+        log.info("replica %d goes back to step %d", self.driver.replica, back.fork.step)
+        self._assigned, self._final = None, None
+        self._gradients.abandon_shard()
+        self.settle()
+        if back.step != BLANK:
+            assert self._comparing is not None
+            self._comparing.load(back.step)
+            self._gradients.start_step()
+        self._founding.void = back.step == BLANK
+        self._did(todo)
+
+    def _load(self, todo: Load) -> None:
+        arrival = todo.arrival
+        crash.reach("joining", arrival.step)
+        assembly = arrival.assembly
+        assert isinstance(assembly, Assembly)
+        took_s = time.monotonic() - self.driver.life.begun_at
+        log.info("the state of %d bytes came in %.3f s", assembly.image.total_bytes, took_s)
+        self._assigned = self._final = None
+        self._gradients.abandon_shard()
+        self.settle()
+        try:
+            self._state.load(assembly.image, assembly.tensors())
+        except ConfigError as error:
+            raise ConfigError(f"replica {self.driver.replica} differs from its peers: {error}") from error
+        self._gradients.start_step()
+        self._did(todo)
+        self._founding.void &= self.applied != arrival.step

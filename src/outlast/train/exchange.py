@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from torch import Tensor
 
 from outlast.errors import ProtocolError
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import FINDINGS, Kind, NodeNote, PartNote, decode, encode
 from outlast.mesh.round import Plan, Round, Scratch, fold
 from outlast.protocol import hearing
-from outlast.protocol.step_words import NOTHING_SAID, Check, Trial, Verdict
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import FINDINGS, Kind, NodeNote, PartNote, decode, encode
+from outlast.protocol.seams import Said
+from outlast.protocol.step_words import NOTHING_SAID, Trial, Verdict
 from outlast.protocol.tree import Node
 from outlast.protocol.views import Member, View
 from outlast.train.court import Court
@@ -47,7 +48,6 @@ class Exchange:
         layout: Layout,
         replica: int,
         sums: FlatPool,
-        send: Send,
         ruling: Ruling | None = None,
         screening: Screening | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class Exchange:
         self._sums = sums
         self._layout = layout
         self._replica = replica
-        self._send = send
+        self.ship: Send
         self._dtypes = [integer.dtype for integer in layout.integers]
         self._scratch = Scratch(layout.dtype)
         self.vectors = FlatPool(layout.size, layout.dtype)
@@ -145,16 +145,7 @@ class Exchange:
         """A bucket of an own sum is there, ahead of the rest."""
         self.round(step).own(node.node, bucket, node.flat, self._lease(node))
 
-    def contribute(
-        self,
-        step: int,
-        nodes: Iterable[NodeSum],
-        pending: int,
-        save: int = 0,
-        check: Check | None = None,
-        asked: tuple[str, ...] | None = None,
-        keeps: tuple[int, ...] = (),
-    ) -> None:
+    def contribute(self, step: int, nodes: Iterable[NodeSum], said: Said) -> None:
         """Send what has not been sent yet in this attempt, and write down what goes with it."""
         round_ = self.round(step)
         notes = []
@@ -163,19 +154,11 @@ class Exchange:
                 if (node.node, bucket) not in round_.sent:
                     round_.own(node.node, bucket, node.flat, self._lease(node))
             notes.append(self._note(node))
-        note = PartNote(nodes=tuple(notes), pending=pending, save=save, check=check, asked=asked, keeps=keeps)
-        round_.parts[self._replica] = note
+        round_.parts[self._replica] = PartNote(nodes=tuple(notes), **said._asdict())
 
-    def contribute_nothing(
-        self,
-        step: int,
-        check: Check | None = None,
-        asked: tuple[str, ...] | None = None,
-        keeps: tuple[int, ...] = (),
-    ) -> None:
+    def contribute_nothing(self, step: int, said: Said) -> None:
         """This replica has left the loop of steps."""
-        note = PartNote(closing=True, check=check, asked=asked, keeps=keeps)
-        self.round(step).parts[self._replica] = note
+        self.round(step).parts[self._replica] = PartNote(closing=True, **said._asdict())
 
     def last_words(self, step: int) -> dict[int, PartNote]:
         """What members have said when all of them had left the loop before this step."""
@@ -198,7 +181,7 @@ class Exchange:
         self, step: int, to: int, place: int, bucket: int, node: Node, memory: memoryview, whole: Tensor
     ) -> None:
         header = self._header(Kind.SCATTER, step, bucket, memory, node, flags=Trial.HEARING, offset=place)
-        self._send(to, header, memory, self._sums.lease(whole), False)
+        self.ship(to, header, memory, self._sums.lease(whole), False)
 
     def _note(self, node: NodeSum) -> NodeNote:
         mask = node.mask.to_bytes((len(self._layout.entries) + 7) // 8, "little")
@@ -213,12 +196,12 @@ class Exchange:
         self, step: int, owner: int, bucket: int, node: Node, memory: memoryview, keep: object
     ) -> None:
         header = self._header(Kind.SCATTER, step, bucket, memory, node)
-        self._send(owner, header, memory, keep, header.size <= WAIT_BYTES)
+        self.ship(owner, header, memory, keep, header.size <= WAIT_BYTES)
 
     def _result(self, step: int, bucket: int, memory: memoryview) -> None:
         header = self._header(Kind.RESULT, step, bucket, memory, flags=self.round(step).trial)
         for owner in self.plan.others:
-            self._send(owner, header, memory, None, header.size <= WAIT_BYTES)
+            self.ship(owner, header, memory, None, header.size <= WAIT_BYTES)
 
     def _header(
         self,
@@ -297,6 +280,10 @@ class Exchange:
         if self.screening is None:
             raise ProtocolError(f"replica {sender} calls for a hearing, and there are none in this run")
         return self.court(step)
+
+    def own_survey(self, step: int) -> bytes:
+        """What goes with the word that the own slice is surveyed."""
+        return self.round(step).surveys[self._replica]
 
     def sum_note(self, step: int, trial: int) -> bytes:
         """What goes with the own sum."""

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-import msgspec
 from blake3 import blake3
 
 from outlast.errors import OutlastError, ProtocolError
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import Kind, decode, encode
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind, ReadRequest, encode
 from outlast.protocol.views import Member, View
 from outlast.state.image import Assembly
 from outlast.state.vault.chunks import read_chunk
@@ -35,18 +34,6 @@ SILENT_AT_MOST_S = 5.0
 """So long after its last word, a reader is not waited for any more."""
 
 VERIFYING_THREADS = 4
-
-
-class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Read these chunks of that checkpoint, and send them."""
-
-    tier: int
-    name: str
-    seal: str
-    indices: tuple[int, ...]
-
-
-REQUESTS = msgspec.msgpack.Decoder(ReadRequest)
 
 
 class Gathering:
@@ -156,10 +143,6 @@ def read_for(
         send(index, memory)
 
     work_off(request.indices, read, VERIFYING_THREADS)
-
-
-def decode_request(payload: bytes) -> ReadRequest:
-    return decode(REQUESTS, payload)
 
 
 def _shares(count: int, readers: int) -> list[list[int]]:

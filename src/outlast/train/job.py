@@ -84,7 +84,7 @@ class Step:
         """The weighted mean of all shards' losses, known when the loop over the shards has ended."""
         if self._record is None:
             raise self._wrong("step.loss is known after the loop over the step's shards, not before")
-        return self._record.loss
+        return self._record.note.mean_loss
 
     @property
     def done(self) -> bool:
@@ -369,7 +369,7 @@ class Job:
             engine.leave()
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, SystemExit | GeneratorExit) or self._parts.engine.conduct.closed:
+        if isinstance(error, SystemExit | GeneratorExit) or self._parts.engine.closed:
             return
         first_line = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_CHARS]
         shard = self._step._shard if self._step is not None else -1

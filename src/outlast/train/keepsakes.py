@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from outlast.errors import LoopError
-from outlast.mesh.kinds import PartNote
+from outlast.protocol.kinds import PartNote
 from outlast.protocol.naming import NamedStates
 from outlast.state.training import TrainingState
 from outlast.state.vault.chunking import chunk_ranges
@@ -205,9 +205,10 @@ class Keepsakes:
 
 def refuse_to_save_alone(parts: Mapping[int, PartNote], step: int) -> None:
     """A LoopError if the scripts of two replicas have asked for different things after this step."""
+    if not any(part.asked for part in parts.values()):
+        return
     # What is said in the loop and what is said behind it are two things.
-    closing = {part.closing for part in parts.values()}
-    if len(closing) > 1 or not any(part.asked for part in parts.values()):
+    if len({part.closing for part in parts.values()}) > 1:
         return
     asked = {replica: set(part.asked) for replica, part in sorted(parts.items()) if part.asked is not None}
     every = set[str]().union(*asked.values())

@@ -26,8 +26,9 @@ from outlast.wire.rundir import RunDirectory
 DIAL_WITHIN_S = 2.0
 DIAL_AGAIN_S = 0.05
 REJECTED_AGAIN_S = 2.0
-SEND_WITHIN_S = 0.2
-"""A few hundred bytes to a peer on this machine; what takes longer is said again on a new stream."""
+SEND_WITHIN_S = 0.0
+"""A few hundred bytes, which fit into a socket's buffer. It is sent under the engine's lock, so nobody waits:
+what does not fit is said again on a new stream."""
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Decider(Protocol):
     def received(self, message: Message, now: float) -> list[MemberAction]: ...
     def tick(self, now: float) -> list[MemberAction]: ...
     def tell(self, now: float) -> list[MemberAction]: ...
-    def rejoin(self, now: float) -> list[MemberAction]: ...
+    def rejoin(self, now: float, /) -> list[MemberAction]: ...
 
 
 class Link:

@@ -42,9 +42,9 @@ import torch
 from torch import Tensor
 
 from outlast.errors import ConfigError, ProtocolError
-from outlast.mesh.kinds import NodeNote, PartNote
 from outlast.mesh.round import Plan as RoundPlan
 from outlast.mesh.round import Round, cells_of
+from outlast.protocol.kinds import NodeNote, PartNote
 from outlast.protocol.tree import Node
 from outlast.rules import Mean, Median, Plan, Rule, Stage, eager
 from outlast.train.centre import Centre

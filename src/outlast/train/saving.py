@@ -24,7 +24,9 @@ from torch import Tensor
 from outlast import crashpoints as crash
 from outlast.errors import OutlastError, SaveGivenUp, VaultTaken
 from outlast.protocol import saving as core
-from outlast.protocol.participant import Action, Participant
+from outlast.protocol.driver import Driver
+from outlast.protocol.kinds import ReadRequest
+from outlast.protocol.seams import Committed, Decided, GaveUp, Sealed, Written
 from outlast.protocol.views import Intent, View
 from outlast.state.training import TrainingState
 from outlast.state.vault.manifest import Claim
@@ -34,7 +36,7 @@ from outlast.state.vault.retention import Keep
 from outlast.train.cadence import Cadence, Every
 from outlast.train.claims import HeldClaim
 from outlast.train.finals import NO_STEP, Finals
-from outlast.train.gathering import Gathering, ReadRequest, read_for
+from outlast.train.gathering import Gathering, read_for
 from outlast.train.keepsakes import Keepsakes, Share
 from outlast.train.occupying import Occupying
 from outlast.train.pace import Pace
@@ -92,8 +94,7 @@ class Saving:
         self._held = claim
         self._changed = changed
         self._stopped = stopped
-        self._participant: Participant
-        self._act: Callable[[Iterable[Action]], None]
+        self._driver: Driver
         self._alone = True
         self._evicted_within_s = 0.0
         self.heard_at = -math.inf
@@ -134,18 +135,18 @@ class Saving:
         self.trouble = ""
         """Why the newest save that ended was not committed; empty if it was."""
 
-    def directed_by(
-        self,
-        participant: Participant,
-        act: Callable[[Iterable[Action]], None],
-        *,
-        alone: bool,
-        evicted_within_s: float,
-    ) -> None:
-        """Who decides, and who carries out what follows from that; and how soon a silent replica is
-        evicted."""
-        self._participant, self._act, self._alone = participant, act, alone
-        self._evicted_within_s = evicted_within_s
+    def driven_by(self, driver: Driver) -> None:
+        """Who is told what was done."""
+        self._driver, self._alone = driver, driver.setup.alone
+        self._evicted_within_s = driver.setup.timing.silent_at_least_s
+
+    def heard(self, now: float) -> None:
+        """The coordinator has said something."""
+        self.heard_at = now
+
+    def _say(self, level: int, text: str) -> None:
+        """For people, under the lock: no log handler is waited for there."""
+        self._driver.outlet.note(level, text)
 
     # Under the lock: what the core wants done, and what the engine asks.
 
@@ -159,7 +160,7 @@ class Saving:
                 self._due = action.save
                 self._job = SaveJob(action.save, self._replica)
                 self._cadence.decided(action.save.step)
-                self._participant.member.saving = self.said()
+                self._driver.says_of_saves(self.said())
                 self._pace.save_decided()
             case core.Intend() if self._job is not None:
                 job = self._job
@@ -174,7 +175,7 @@ class Saving:
                 self.saved_step = max(self.saved_step, action.step)
                 self._saved_at, self.trouble = time.monotonic(), ""
                 self._writing.known = None
-                self._participant.member.saving = self.said()
+                self._driver.says_of_saves(self.said())
             case _:
                 pass
 
@@ -207,7 +208,7 @@ class Saving:
     def hurry(self, applied: int) -> bool:
         """This replica is to leave: have the state saved first. Whether that is settled, one way or another:
         a storage that is away does not keep a machine that is about to go."""
-        if self._taken or not self._held.known or not self._participant.member.is_member:
+        if self._taken or not self._held.known or not self._driver.member.is_member:
             return True
         now = time.monotonic()
         if self._hurry_since is None:
@@ -222,7 +223,7 @@ class Saving:
         self._last_at = time.monotonic()
         self._finals.begin(step, keeps)
         self.keepsakes.hurry()
-        self._act(self._participant.saves_final(self._finals.number_of_last, time.monotonic()))
+        self._driver.finals(self._finals.number_of_last)
         if self._job is None:
             self._save_rest()
 
@@ -232,11 +233,11 @@ class Saving:
             at, kept = final
             if not (self._taken or self._finals.tries == FINAL_TRIES):
                 self._finals.tries += 1
-                now = time.monotonic()
-                self._act(self._participant.save_decided(at, self._view.number, now, kept=kept))
+                self._driver.done(Decided(at, kept=kept), time.monotonic())
                 return
             names, why = self.keepsakes.names(kept.step), self._taken or self.keepsakes.trouble
-            log.error("the state after step %d is NOT saved as %s: %s", kept.step, ", ".join(names), why)
+            named = ", ".join(names)
+            self._say(logging.ERROR, f"the state after step {kept.step} is NOT saved as {named}: {why}")
             self.keepsakes.forget(kept.step)
             self._finals.ended()
         self._save_last()
@@ -249,11 +250,12 @@ class Saving:
             return
         if self._taken or self._failed_step == step or finals.tries == FINAL_TRIES:
             newest = f"step {self.saved_step}" if self.saved_step >= 0 else "none"
-            log.error("the state after the last step, %d, is NOT saved: %s (saved: %s)", step, why, newest)
+            last = f"the state after the last step, {step}, is NOT saved: {why} (saved: {newest})"
+            self._say(logging.ERROR, last)
             return
         finals.tries += 1
-        at, number, now = finals.number_of_last, self._view.number, time.monotonic()
-        self._act(self._participant.save_decided(at, number, now, later=at - step))
+        at = finals.number_of_last
+        self._driver.done(Decided(at, later=at - step), time.monotonic())
 
     # What the script wants saved by name.
 
@@ -276,12 +278,10 @@ class Saving:
         """All of the state is there already; write the own share of it."""
         job = self._job = SaveJob(save, self._replica)
         share = self.keepsakes.share(save.step, save.writers.index(self._replica), len(save.writers))
-        self._participant.member.saving = self.said()
+        self._driver.says_of_saves(self.said())
         if share is None:
             # It was kept when the own part was sent, and has been given up since.
-            self._act(
-                self._participant.save_failed(save.at, "the state is not kept any more", time.monotonic())
-            )
+            self._driver.done(GaveUp(save, "the state is not kept any more"), time.monotonic())
             return
         job.share, job.image, job.names = share, share.image, self.keepsakes.names(save.step)
         self._try_to(lambda: self._write(job), job)
@@ -295,15 +295,15 @@ class Saving:
             self.saved_step = max(self.saved_step, job.save.step)
             self._saved_at, self.trouble = now, ""
             self.keepsakes.saved(job.save.step, job.names)
-            log.info("the state after step %d is saved as %s", job.save.step, ", ".join(job.names))
+            named = ", ".join(job.names)
+            self._say(logging.INFO, f"the state after step {job.save.step} is saved as {named}")
             if job.manifest is not None:
                 self._tending.begin(job.manifest, job.era(job.manifest.claim))
             return
         if ended.reason != self.keepsakes.trouble:
             named = ", ".join(job.names)
-            log.warning(
-                "the checkpoint of step %d (%s) is tried again: %s", job.save.step, named, ended.reason
-            )
+            again = f"the checkpoint of step {job.save.step} ({named}) is tried again: {ended.reason}"
+            self._say(logging.WARNING, again)
         self.keepsakes.failed(ended.reason, now, again=ended.again)
 
     @property
@@ -318,12 +318,12 @@ class Saving:
         idle = self._job is None and not self._thread.unfinished
         idle = idle and applied > self.saved_step and chosen is not False
         if follows and idle and self._cadence.wants(applied, now):
-            self._act(self._participant.save_alone(applied, now, gated=bool(chosen)))
+            self._driver.done(Decided(applied, alone=True, gated=bool(chosen)), now)
         if self._due is None or self._due.step > applied:
             return None
         save, self._due = self._due, None
         if save.step < applied:
-            self._act(self._participant.save_failed(save.at, "the state has changed since", now))
+            self._driver.done(GaveUp(save, "the state has changed since"), now)
             return None
         return save if self._job is not None and self._job.save == save else None
 
@@ -331,7 +331,11 @@ class Saving:
         """Give up what would wait for ever."""
         job = self._job
         if job is not None and (reason := job.overdue(now, self._last_at)):
-            self._act(self._participant.save_failed(job.save.at, reason, now))
+            self._driver.done(GaveUp(job.save, reason), now)
+
+    def keep_due(self, applied: int) -> bool:
+        """Whether to copy the whole state now, for a name."""
+        return self.keepsakes.due(applied) is not None
 
     def said(self) -> str:
         """How checkpoints stand, for people."""
@@ -408,6 +412,8 @@ class Saving:
 
     def stands(self, step: int) -> None:
         """Under the lock: this replica holds the state after that step now, and the claim with it."""
+        # What was kept for a name is of another lineage, or of a life that is over.
+        self.keepsakes.clear()
         # Whoever has taken over from the claim before, this is another one.
         self._taken, self._failed_step = "", NO_STEP
         self._saved_at = time.monotonic()
@@ -424,7 +430,6 @@ class Saving:
         """Under the lock: others have given it that state. What they have saved and deleted meanwhile, it
         does not know."""
         self._writing.known = None
-        self.keepsakes.clear()
         self.stands(step)
 
     def close(self, *, clean: bool) -> None:
@@ -465,7 +470,7 @@ class Saving:
                 self._taken = reason
             if isinstance(job.share, Share) and job.share.void:
                 self.keepsakes.forget(job.save.step)
-            self._act(self._participant.save_failed(job.save.at, reason, time.monotonic()))
+            self._driver.done(GaveUp(job.save, reason), time.monotonic())
 
     def _write(self, job: SaveJob) -> None:
         payload = self._writing.write(job)
@@ -476,18 +481,17 @@ class Saving:
                 # Given up; and after members have gone back, another one may be at the same step.
                 return
             job.written_at = time.monotonic()
-            self._act(self._participant.stripe_written(job.save.at, payload, time.monotonic()))
+            self._driver.done(Written(job.save, payload), time.monotonic())
 
     def _make_manifest(self, job: SaveJob, stripes: dict[int, bytes]) -> None:
         intent = self._writing.make_manifest(job, stripes)
         with self._changed:
-            decide = self._participant.allowed if self._alone else self._participant.intends
-            self._act(decide(intent, time.monotonic()))
+            self._driver.done(Sealed(job.save, intent), time.monotonic())
 
     def _commit(self, job: SaveJob) -> None:
         self._writing.commit(job)
         with self._changed:
-            self._act(self._participant.save_committed(job.save.at, time.monotonic()))
+            self._driver.done(Committed(job.save), time.monotonic())
 
     # Under the lock again: what came of it.
 
@@ -501,7 +505,7 @@ class Saving:
             self._ended_named(job, ended)
         else:
             self._ended_unnamed(job, ended)
-        self._participant.member.saving = self.said()
+        self._driver.says_of_saves(self.said())
         self._changed.notify_all()
         if self._finals.last != NO_STEP:
             self._save_rest()
@@ -510,14 +514,11 @@ class Saving:
         if ended.committed:
             self.saved_step = max(self.saved_step, job.save.step)
             self._saved_at, self.trouble = time.monotonic(), ""
-            log.info(
-                "the checkpoint of step %d is committed, %.3f s after it was decided; training was held for "
-                "%.4f s; %.3f s of CPU time and %d bytes were written here",
-                job.save.step,
-                self._saved_at - job.began_at,
-                job.held_s,
-                job.worked_s,
-                job.new_bytes,
+            self._say(
+                logging.INFO,
+                f"the checkpoint of step {job.save.step} is committed, {self._saved_at - job.began_at:.3f} s "
+                f"after it was decided; training was held for {job.held_s:.4f} s; {job.worked_s:.3f} s of "
+                f"CPU time and {job.new_bytes} bytes were written here",
             )
             self._writing.known = {row.hash: row for row in job.rows}
             if job.manifest is not None:
@@ -527,7 +528,8 @@ class Saving:
             self._writing.known = None
             job.give_up(ended.reason)
             if ended.reason != self.trouble:
-                log.warning("the checkpoint of step %d was given up: %s", job.save.step, ended.reason)
+                given_up = f"the checkpoint of step {job.save.step} was given up: {ended.reason}"
+                self._say(logging.WARNING, given_up)
             self.trouble = ended.reason
             if not ended.again:
                 self._failed_step = job.save.step
@@ -542,7 +544,7 @@ class Saving:
         fresh = self._alone or time.monotonic() - self.heard_at < self._evicted_within_s
         if self._is_shadow(self._replica):
             return fresh and self._view.learner(self._replica) is not None
-        return fresh and self._view.chief == self._replica and self._participant.member.is_member
+        return fresh and self._view.chief == self._replica and self._driver.member.is_member
 
     def _beat(self) -> None:
         """The chief says for all of the run that its claim is held."""

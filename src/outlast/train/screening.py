@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from outlast.errors import ConfigError, TrainingDiverged
-from outlast.mesh.kinds import RecordNote
+from outlast.protocol.kinds import RecordNote
 from outlast.protocol.tree import Node
 from outlast.train.mixing import MASK, Purpose, mix
 

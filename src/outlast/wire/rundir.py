@@ -5,6 +5,7 @@
     store/          the coordinator's log
     agents/NAME/    how often that agent was started, and its replicas' progress pages
     logs/           what each replica printed, and the views that were agreed on
+    events/         what happened, as each process tells it (see `observe`)
     ended.json      how the run ended (written by the launcher, last of all)
 
 Everything a process needs to take part is here, so that starting one takes a path and a name, and secrets

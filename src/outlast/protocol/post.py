@@ -1,8 +1,8 @@
 """What goes out to peers: at once if they are connected, and when they are if not yet.
 
-A view names its members the moment it is adopted; the connections with them may take a moment longer. What
-is said in that moment waits. What may be sent at all, and over which connection, is decided by
-`protocol/lines.py`; here is what does it.
+A view names its members the moment it is adopted; the connections with them may take a moment longer. What is
+said in that moment waits. What may be sent at all, and over which connection, is decided by `lines.py`; here
+is what does it.
 
 Both ends are lives. The training thread lags behind: it may still send what was decided in a life of this
 replica that is over, or what is for a life of a peer that is. Nobody waits for that, so it is dropped.
@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from outlast.errors import ProtocolError
-from outlast.mesh.frames import Header
-from outlast.mesh.kinds import NOTE_BYTES, SHARES, Kind, Way, encode
-from outlast.mesh.transport import Mesh
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind, Way, encode
 from outlast.protocol.lines import Line, Lines
+from outlast.protocol.seams import Bulk, Outlet, Record
 from outlast.protocol.views import Member, View
-from outlast.train.records import Record
 
 
 class Outgoing(NamedTuple):
@@ -33,15 +31,16 @@ class Outgoing(NamedTuple):
 
 
 class Post:
-    """Used under the engine's lock."""
+    """That of one life."""
 
-    def __init__(self, mesh: Mesh | None) -> None:
-        self._mesh = mesh
-        self.lines: Lines[Outgoing] = Lines()
+    def __init__(self, outlet: Outlet, bulk: Bulk, lines: Lines[Outgoing]) -> None:
+        self._outlet = outlet
+        self._bulk = bulk
+        self.lines = lines
 
-    def adopt(self, view: View, life: int) -> None:
+    def adopt(self, view: View, own: int) -> None:
         """These are the peers from now on, and this is the life in which they are written to."""
-        self.lines.adopt(view, life)
+        self.lines.adopt(view, own)
 
     def connected(self, line: Line) -> None:
         frames, gap = self.lines.connected(line)
@@ -55,8 +54,8 @@ class Post:
         """Something that came from this peer is not taken, so nothing that follows it may be."""
         line = self.lines.line(peer)
         self.lines.give_up(peer)
-        if line is not None and self._mesh is not None:
-            self._mesh.drop(peer.replica, why, line)
+        if line is not None:
+            self._outlet.drop(line, why)
 
     def all(self, peers: Iterable[Member], header: Header, payload: bytes = b"") -> None:
         for peer in peers:
@@ -73,36 +72,29 @@ class Post:
         droppable: bool = False,
     ) -> None:
         """A frame that is `droppable` costs one who does not keep up the connection."""
-        if header.incarnation != self.lines.own:
+        lines = self.lines
+        if header.incarnation != lines.own:
             return
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         frame = Outgoing(header.sized(size), payload, keep, more, droppable)
-        line = self.lines.route(peer, frame, size if droppable else 0)
+        line = lines.route(peer, frame, size if droppable else 0)
         if line is not None:
             self._push(line, frame)
 
     def _push(self, line: Line, frame: Outgoing) -> bool:
-        assert self._mesh is not None, "who is alone has nobody to write to"
         header, payload, keep, more, droppable = frame
-        sent = self._mesh.send(line, header, payload, keep=keep, more=more, droppable=droppable)
+        sent = self._outlet.send(line, header, payload, keep, more=more, droppable=droppable)
         if not sent:
             self.lines.lost(line)
         return sent
 
     def record(self, peer: Member, record: Record, header: Header, way: Way, place: int, count: int) -> None:
         """Every `count`-th share of a record, beginning with `place`."""
-        header = header._replace(flags=way)
+        header = header._replace(flags=way, step=record.step)
         learner = way is Way.STABLE
         self.send(peer, header._replace(kind=Kind.NOTE), encode(record.note), droppable=learner)
-        for index in range(place, SHARES, count):
-            memory = record.share(index)
+        for index in range(place, self._bulk.shares, count):
+            memory = self._bulk.share(record.vector, index)
             if memory.nbytes:
                 share = header._replace(kind=Kind.SHARE, lo=index)
                 self.send(peer, share, memory, record, droppable=learner)
-
-
-def room(header: Header) -> memoryview:
-    """Memory for an incoming frame that is no bulk."""
-    if header.size > NOTE_BYTES:
-        raise ProtocolError(f"a peer announces {header.size} bytes of kind {header.kind}")
-    return memoryview(bytearray(header.size))

@@ -134,6 +134,20 @@ class RecordNote(msgspec.Struct, frozen=True, array_like=True):
     kept: Kept | None = None
     """A state that is wanted under some name, and written now by those who keep it."""
 
+    @property
+    def mean_loss(self) -> float:
+        """The weighted mean of the shards' losses."""
+        return self.loss / self.weight if self.weight else float("nan")
+
+
+class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Read these chunks of that checkpoint, and send them."""
+
+    tier: int
+    name: str
+    seal: str
+    indices: tuple[int, ...]
+
 
 class HoldingNote(msgspec.Struct, frozen=True, array_like=True):
     """What goes with a member's newest record."""
@@ -162,6 +176,7 @@ CHECK = msgspec.msgpack.Decoder(Check)
 PART = msgspec.msgpack.Decoder(PartNote)
 RECORD = msgspec.msgpack.Decoder(RecordNote)
 FINDINGS = msgspec.msgpack.Decoder(FindingsNote)
+READ = msgspec.msgpack.Decoder(ReadRequest)
 encode = msgspec.msgpack.Encoder().encode
 
 
