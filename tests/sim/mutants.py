@@ -1,23 +1,31 @@
 """Mistakes that are easy to make, planted in the real cores, to prove that the simulator finds them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from outlast.protocol import inbox
 from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
+from outlast.protocol.driver import Driver
 from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
+from outlast.protocol.life import Life
+from outlast.protocol.lines import Line, Lines
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
+from outlast.protocol.participant import Action as Action_
+from outlast.protocol.post import Outgoing
 from outlast.protocol.recomputing import Recomputing
 from outlast.protocol.repeating import packed
 from outlast.protocol.roster import Change
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
+from outlast.protocol.seams import At, Bulk, Done, Record, Worked
 from outlast.protocol.standstill import Standstill
 from outlast.protocol.step_words import (
     NO_FORK,
     Check,
+    Completed,
     EndReached,
     Feed,
     Follow,
@@ -34,9 +42,7 @@ from outlast.protocol.supervision import AgentCore, Exit
 from outlast.protocol.timing import Timing
 from outlast.protocol.trunk import Checkpoint, before_claim, walk_trunk
 from outlast.protocol.verifying import Verifying
-from outlast.protocol.views import JobSpec, Membership, View
-from outlast.sim.doubts import Doubts
-from outlast.sim.engine import Engine
+from outlast.protocol.views import Charge, JobSpec, Member, Membership, View
 from outlast.sim.keepers import Keeper
 from outlast.sim.saver import Saver
 from outlast.sim.simulation import Cast
@@ -221,11 +227,11 @@ class TrialKept(StepCore):
         return actions
 
 
-class AccusedBelieved(Doubts):
+class AccusedBelieved(Driver):
     """Goes on together with who was found to be wrong, instead of waiting for a view without it."""
 
-    def judge(self, step: int, trial: int) -> bool | None:
-        return bool(super().judge(step, trial))
+    def _heeds(self, charges: Sequence[Charge]) -> bool:
+        return False
 
 
 class FirstHoldingSuffices(StepCore):
@@ -279,11 +285,128 @@ class SwitchesAlone(StepCore):
         return super()._complete(verdict)
 
 
-class WrongRecordTaught(Engine):
+class WrongRecordTaught(Driver):
     """Answers a wish for one record with another."""
 
-    def whole(self, step: int) -> int:
-        return self.records.get(step - 1, 1)
+    def _whole(self, step: int) -> Record:
+        right = super()._whole(step)
+        other = self.life.records.get(step - 1, right)
+        return self.bulk.given(step, other.vector, right.note)
+
+
+class VoidAttemptsComplete(Driver):
+    """Takes what was begun for an attempt that is over as done for the present one."""
+
+    def _is_void(self, what: Done) -> bool:
+        return not isinstance(what, Worked) and super()._is_void(what)
+
+    def _worked(self, worked: Worked, now: float) -> Sequence[Action_]:
+        here = At(self.steps.view.number, self.steps.step, self.steps.trial)
+        return super()._worked(worked._replace(at=here), now)
+
+
+class NewestFirst(Driver):
+    """Does what was decided last before what was decided first."""
+
+    def _pop(self) -> tuple[Life, Action_]:
+        return self._todo.pop()
+
+
+class LetsItSleep(Driver):
+    """Does not wake the training thread when the record that it waits for is there."""
+
+    def _wakes(self, action: Action_) -> bool:
+        return not isinstance(action, Completed)
+
+
+class GapsIgnored(Lines[Outgoing]):
+    """Goes on over a new connection as if nothing had been lost with the old one."""
+
+    def lost(self, line: Line) -> None:
+        tie = self._tie_of(line)
+        if tie is not None and tie.line == line:
+            self.changes += 1
+            self._attach(tie, None)
+
+    def gap(self, line: Line, era: int) -> None:
+        pass
+
+
+class GapsForgotten(Lines[Outgoing]):
+    """Takes any view for one in which everybody begins anew."""
+
+    def adopt(self, view: View, own: int) -> None:
+        super().adopt(view, own)
+        for tie in self._ties.values():
+            tie.used = tie.torn = False
+
+
+class OldWordsFirst(Life):
+    """What waits to be sent in a life that is over still waits in the next one, and all else behind it."""
+
+    def __init__(self, *, before: Life | None = None, **more: Any) -> None:
+        super().__init__(before=before, **more)
+        if before is not None:
+            self.post.lines = before.post.lines
+
+
+class OneQueueForAllLives(Lines[Outgoing]):
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[int, Outgoing] = {}
+        """What was sent last to each replica, and is taken for what still waits in the next life."""
+
+    def adopt(self, view: View, own: int) -> None:
+        waiting = self._last if 0 < self.own != own else {}
+        super().adopt(view, own)
+        for tie in self._ties.values():
+            if tie.peer.replica in waiting:
+                tie.queue = [waiting[tie.peer.replica]]
+
+    def connected(self, line: Line) -> tuple[list[Outgoing], bool]:
+        frames, gap = super().connected(line)
+        tie = self._tie_of(line)
+        if tie is not None and any(frame.header.incarnation != self.own for frame in frames):
+            tie.queue = frames
+            return [], gap
+        return frames, gap
+
+    def route(self, peer: Member, frame: Outgoing, droppable_bytes: int = 0) -> Line | None:
+        self._last[peer.replica] = frame
+        tie = self._ties.get((peer.replica, peer.incarnation))
+        if tie is not None and tie.line is not None and tie.queue:
+            tie.queue.append(frame)
+            return None
+        return super().route(peer, frame, droppable_bytes)
+
+
+class RecordsOutliveLives(Life):
+    """Takes the records of a life that is over for its own."""
+
+    def __init__(self, *, before: Life | None = None, **more: Any) -> None:
+        super().__init__(before=before, **more)
+        if before is not None:
+            self.records = before.records
+            self.inbox = before.inbox
+
+
+class _Counting(inbox._Arriving):
+    def __init__(self, vector: Any, bulk: Bulk) -> None:
+        super().__init__(vector, bulk)
+        self._arrivals = 0
+
+    def came(self, number: int) -> None:
+        self._arrivals += 1
+
+    def complete(self, count: int) -> bool:
+        return self.note is not None and self._arrivals >= count
+
+
+class SharesCountedTwice(inbox.Inbox):
+    """Counts how many shares of a record have come, and not which."""
+
+    def _begin(self) -> inbox._Arriving:
+        return _Counting(self._bulk.vector(), self._bulk)
 
 
 class NobodyAsked(StepCore):
@@ -326,7 +449,7 @@ class NoSecondLook(Saver):
     """Goes on from what was the newest checkpoint before it made its claim."""
 
     def look_again(self, number: int, claim: ClaimObject) -> None:
-        if self._engine.over or self._engine.view.number != claim.view:
+        if not self._is_mine or self._node.view.number != claim.view:
             super().look_again(number, claim)
         else:
             self.ask(number, claim)
@@ -336,7 +459,7 @@ class BeginsUnasked(Saver):
     """Begins when it has looked again, though it may have been evicted."""
 
     def ask(self, number: int, claim: ClaimObject) -> None:
-        self.begin(number, claim.base)
+        self.begin(number, claim.base, claim.view)
 
 
 class ClaimsCountAtOnce(SimVault):
@@ -381,7 +504,7 @@ class CopiesAtAnyTime(Saver):
     """Copies the state when it is asked to, wherever the training thread stands."""
 
     def stands_right(self, save: Save) -> bool:
-        return self._engine.trainer.applied >= 0
+        return self._node.driver.applied >= 0
 
 
 class GoesOnWithoutTheDead(SaveCore):
@@ -496,30 +619,36 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a lost watch event": (believing(coordinator=WatchEventLost), "nobody leads"),
     "a newer-view message dropped instead of held": (
         believing(member=NewerFramesDropped),
-        "hangs at step|is back|has ended",
+        "hangs at step|is back|has ended|stand still",
     ),
     "a view that goes back": (believing(member=ViewGoesBack), "goes back from view"),
     "a new leader that suspects at once": (
         believing(coordinator=NewLeaderSuspectsAtOnce),
         "nothing has happened to it",
     ),
-    "parts of an earlier view kept": (Cast(steps=PartsKept), "has no record of step|is back|has ended"),
+    "parts of an earlier view kept": (Cast(steps=PartsKept), "nothing of|is back|has ended|stand still"),
     "surveys of an earlier view kept": (Cast(steps=SurveysKept), "by the surveys of"),
     "a doubted attempt completed": (Cast(steps=DoubtsIgnored), "with the wrong numbers"),
-    "a trial that outlives its view": (Cast(steps=TrialKept), "hangs at step|is back|has ended|core failed"),
-    "the accused believed": (Cast(doubts=AccusedBelieved), "with the wrong numbers"),
+    "a trial that outlives its view": (
+        Cast(steps=TrialKept),
+        "hangs at step|is back|has ended|core failed|stand still",
+    ),
+    "the accused believed": (Cast(driver=AccusedBelieved), "with the wrong numbers"),
     "not everybody waited for": (
         believing(steps=FirstHoldingSuffices),
-        "feeds step|another record|another verdict|stable|hangs at step|different states",
+        "feeds step|another record|another verdict|stable|hangs at step|different states|stand still",
     ),
     "records released too early": (
         Cast(steps=RecordsReleasedEarly),
-        "again, though|hangs at step|is back|has ended",
+        "again, though|hangs at step|is back|has ended|not stable|stand still",
     ),
     "a step called stable at completion": (Cast(steps=StableAtCompletion), "stable in view"),
     "an unstable record fed to learners": (Cast(steps=UnstableFed), "feeds step"),
-    "a switch that not all agreed on": (Cast(steps=SwitchesAlone), "again, though|hangs at step|is back"),
-    "a wrong record taught": (believing(engine=WrongRecordTaught), "another record"),
+    "a switch that not all agreed on": (
+        Cast(steps=SwitchesAlone),
+        "again, though|hangs at step|is back|stand still",
+    ),
+    "a wrong record taught": (believing(driver=WrongRecordTaught), "another record"),
     "a stripe reported before it is durable": (believing(saver=StripeSpokenOfTooEarly), "not durable"),
     "a commit without the intent": (believing(saves=IntentNotAwaited), "committed without its intent"),
     "a commit of what is not stable": (believing(saves=UnstableSaved), "which is not stable"),
@@ -545,23 +674,26 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a copy at the wrong time": (believing(saver=CopiesAtAnyTime), "another state|not one state"),
     "a committer that goes on without the dead": (
         believing(saves=GoesOnWithoutTheDead),
-        "not one state|is back",
+        "not one state|is back|stand still",
     ),
     "digests not looked at": (believing(verifying=DigestNotLookedAt), "tainted state"),
     "buffers not compared": (believing(verifying=BuffersNotCompared), "with different buffers"),
     "the culprit evicted, and nothing undone": (
         Cast(steps=NobodyGoesBack),
-        "tainted state|is back|has ended|blames|for a mistake of the script",
+        "tainted state|is back|has ended|blames|for a mistake of the script|stand still",
     ),
     "going back in silence": (
         Cast(steps=GoesBackInSilence),
-        "nobody found that states differ|another record|another state|is back|has ended",
+        "nobody found that states differ|another record|another state|is back|has ended|stand still",
     ),
     "a state saved before it was compared": (
         believing(saves=SavedBeforeItWasCompared),
         "is of a tainted state|about to commit another state",
     ),
-    "an end without a comparison": (Cast(steps=EndsUnverified), "ends with a tainted state"),
+    "an end without a comparison": (
+        Cast(steps=EndsUnverified),
+        "ends with a tainted state|states were found to differ then|has ended|stand still",
+    ),
     "the wrong one of two accused": (believing(verifying=AccusesTheLowest), "of what replica"),
     "every second flip is the script's": (
         believing(verifying=StateIsOneEntry),
@@ -569,17 +701,49 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     ),
     "an exit taken for an end": (
         believing(agent=ExitTakenForAnEnd),
-        "nobody has done all its work|is back|has ended",
+        "nobody has done all its work|is back|has ended|stand still",
     ),
     "an end without the chief": (
         believing(coordinator=EndsWithoutTheChief),
         "nobody has done all its work",
     ),
-    "a final state that nobody gives": (Cast(steps=FinalStateNotGiven), "has ended"),
-    "a standstill that is left alone": (believing(coordinator=StandstillsLast), "is back|has ended"),
+    "a final state that nobody gives": (Cast(steps=FinalStateNotGiven), "has ended|stand still"),
+    "a standstill that is left alone": (
+        believing(coordinator=StandstillsLast),
+        "is back|has ended|stand still",
+    ),
+    "words across a gap counted": (
+        believing(lines=GapsIgnored),
+        "over more than one connection|nothing of|another record|another state|hangs at step|stand still",
+    ),
+    "a gap forgotten at a planned view": (
+        believing(lines=GapsForgotten),
+        "over more than one connection|another record|another state|different states",
+    ),
+    "words queued behind those of a life that is over": (
+        believing(life=OldWordsFirst, lines=OneQueueForAllLives),
+        "is back|has ended|nothing has happened to it|stand still|feeds step|over more than one",
+    ),
+    "a completion of a void attempt": (
+        believing(driver=VoidAttemptsComplete),
+        "another record|is back|has ended|core failed|nothing of|again, though|stand still",
+    ),
+    "a record of an old life": (
+        believing(life=RecordsOutliveLives),
+        "another record|another state|core failed|completes step|is back|has ended|stand still",
+    ),
+    "a share counted twice": (
+        believing(inbox=SharesCountedTwice),
+        "another record|another state",
+    ),
+    "a queue served out of order": (
+        believing(driver=NewestFirst),
+        "acts in view|core failed|another record|is back|has ended|goes back from view|stable|stand still",
+    ),
+    "a lost wake-up": (believing(driver=LetsItSleep), "is back|has ended|hangs at step|stand still"),
     "no reconciliation": (
         Cast(steps=NobodyAsked),
-        "again, though|hangs at step|is back|has ended|another verdict",
+        "again, though|hangs at step|is back|has ended|another verdict|stand still",
     ),
 }
 """Each mistake with the cast that makes it and what the checker has to say to it."""

@@ -39,7 +39,7 @@ def test_nobody_takes_what_a_founder_gives_that_was_stopped_just_before_it_began
     """It was told that it may begin. That cannot be taken back, so it does, in a view that is long over."""
     sim = Scripted(4, seed=seed)
     sim.until(lambda: bool(sim.vault.claims))
-    founder, saver = sim.process(0), sim.process(0).engine.saver
+    founder, saver = sim.process(0), sim.process(0).saver
     begins, told = saver.may_begin, []
 
     def stop(foundation: Foundation) -> None:
@@ -63,7 +63,7 @@ def test_nobody_takes_what_a_founder_gives_that_was_stopped_just_before_it_began
     sim.reconnect(0)
     sim.all_train()
     assert begun(sim) == ["replica-1", "replica-0"]
-    assert len({node.engine.saver.claim for node in sim.replicas()}) == 1
+    assert len({node.saver.claim for node in sim.replicas()}) == 1
 
 
 @pytest.mark.parametrize("seed", range(5))

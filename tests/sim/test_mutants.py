@@ -12,7 +12,7 @@ BEGIN_WITH = {
     "no second look after a claim": 500,
     "a claim that counts at once": 500,
     "a beginning that leaves no trace": 100,
-    "a claim that comes too late": 1400,
+    "a claim that comes too late": 2350,
     "void states kept for a name": 350,
 }
 """Mistakes that show in few worlds only are looked for where they are known to."""

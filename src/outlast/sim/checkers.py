@@ -5,8 +5,11 @@
 - *One leader*: whoever writes holds the leadership at that moment.
 - *Fencing*: a member acts only in views that hold its life, only on frames of its own view sent by lives of
   that view, and its view never goes back.
+- *One line*: all that counts of an era from one life to another has come over one connection.
 - *No groundless eviction*: a replica that nothing has happened to is never evicted on suspicion.
 - *State is kept*: suspicion never removes the last holder of the training state.
+- *Nobody waits in vain*: the net below the protocol, a view that is renewed since all members wait for each
+  other, is needed only where a word was lost that nobody knows of, or a thread hangs while it waits.
 - *All work is done*: no job is called finished before its chief has come to the end of its script.
 - *Liveness* is checked at the end, by the simulation: when faults stop, everybody is back within a bound.
 """
@@ -15,12 +18,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind
+from outlast.protocol.life import Life
+from outlast.protocol.lines import Line
 from outlast.protocol.member import Frame
 from outlast.protocol.messages import Message, ViewNews
 from outlast.protocol.views import Membership, Standing, View
 
 if TYPE_CHECKING:
-    from outlast.sim.engine import Engine
     from outlast.sim.replica import ReplicaNode
     from outlast.sim.simulation import Simulation
 
@@ -41,6 +47,7 @@ class Checkers:
         self._newest_adopted: dict[tuple[int, int], int] = {}
         self.founded: set[int] = set()
         """The claims under which a lineage was ever allowed to begin."""
+        self._counted: dict[tuple[Life, int, int, int], int] = {}
         self.views = 0
         self._work_is_done = False
 
@@ -73,6 +80,10 @@ class Checkers:
         self._require(
             view.number == old.number + 1, f"view {old.number} is followed by view {view.number} in the store"
         )
+        self._require(
+            not view.renews or self._sim.may_stand_still,
+            f"all members stand still, and nothing was lost: {view.cause}",
+        )
         self._committed[view.number] = view
         self.views += 1
         if before is not None:
@@ -95,9 +106,21 @@ class Checkers:
             f"{replica.name} adopts view {view.number}, which does not hold its life",
         )
 
-    def delivered(self, engine: Engine, frame: Frame) -> None:
-        who, view = engine.node.name, engine.view
-        if frame.view != view.number or engine.over:
+    def counts(self, node: ReplicaNode, line: Line, header: Header) -> None:
+        """A frame that belongs to the present era counts."""
+        life, era = node.driver.life, node.driver.life.post.lines.era
+        if not era <= header.view <= node.view.number or header.kind == Kind.GAP:
+            return
+        key = (life, line.peer.replica, line.peer.incarnation, era)
+        first = self._counted.setdefault(key, line.number)
+        self._require(
+            first == line.number,
+            f"{node.name} listens to replica {line.peer.replica} over more than one connection in era {era}",
+        )
+
+    def delivered(self, node: ReplicaNode, frame: Frame) -> None:
+        who, view = node.name, node.view
+        if frame.view != view.number or node.over:
             raise Violation(f"{who} acts in view {view.number} on a frame of view {frame.view}")
         if not view.holds(frame.sender, frame.incarnation):
             raise Violation(
@@ -131,9 +154,7 @@ class Checkers:
             if seat.standing is Standing.EVICTED and not self._sim.leaves(seat)
         }
         # Whether or not the leader knows that already, in truth these hold the state.
-        caught_up = {
-            (node.replica, node.core.incarnation) for node in self._sim.replicas() if node.engine.trains
-        }
+        caught_up = {(node.replica, node.core.incarnation) for node in self._sim.replicas() if node.trains}
         known = [
             m for m in before.view.members if m in before.holders or (m.replica, m.incarnation) in caught_up
         ]

@@ -11,35 +11,49 @@ the chief may be killed at any of these places, and its next life has its work t
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from outlast.protocol.messages import Phase
-from outlast.protocol.step_words import Mode
+from outlast.protocol.step_words import BLANK
 from outlast.sim.checkers import require
 
 if TYPE_CHECKING:
-    from outlast.sim.engine import Engine
+    from outlast.protocol.life import Life
+    from outlast.sim.thread import Thread
 
 SHORT_S = 0.05
 
 
 class Ending:
-    """That of one life."""
+    """That of one process."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._sim = engine.node.sim
+    def __init__(self, thread: Thread) -> None:
+        self._thread = thread
+        self._node = thread.node
+        self._sim = thread.node.sim
         drawn = random.Random(f"ending-{self._sim.world.seed}")
         self._work_s = drawn.choice([0.0, 0.5, 3.0])
         self._rest_s = drawn.choice([0.0, 0.5, 3.0])
         self.begun = False
         """Whether the loop of steps is over here."""
+        self.beside = False
+        """Whether the script does something else than asking for work."""
+        self.leaving = False
+        """Whether it has come to the end of its `with` block: the last state is compared once more, since
+        views may have changed while it did something else."""
+        self.closing = False
+        """Whether it leaves that block."""
         self.done = False
+        self._stays = False
+        """Whether the script has ended, and the process is there for others."""
+        self._last = BLANK
+        self._life: Life | None = None
+        """The one in which it has left the loop."""
 
     @property
     def at_rest(self) -> bool:
         """Whether the script is beside the steps, and others know that it takes its time."""
-        return self.begun and not self._engine.core.closing
+        return self.begun and not self.closing
 
     @property
     def closes(self) -> bool:
@@ -48,52 +62,70 @@ class Ending:
 
     @property
     def _is_chief(self) -> bool:
-        return self._engine.trainer.chief == self._engine.node.replica
+        return self._thread.chief == self._node.replica
 
     def rest(self) -> None:
         """The loop is over: what the script does beside the steps takes its time."""
-        if self.begun:
-            return
-        self.begun = True
-        engine = self._engine
-        engine.node.enter(Phase.ASIDE)
-        engine.perform(engine.participant.rest(self._sim.world.now))
-        self._later(self._rest_s, self._close)
+        self.begun = self.beside = True
+        self._last, self._life = self._thread.applied, self._node.driver.life
+        self._thread.rest()
+        self._later(self._rest_s, self._leave)
 
-    def _close(self) -> None:
-        engine = self._engine
-        engine.perform(engine.participant.close(self._sim.world.now))
-        if not engine.over and engine.core.mode is Mode.LEARNING:
-            # The others do not wait for it, nor it for them.
-            self.all_done()
+    def _leave(self) -> None:
+        self.beside, self.leaving = False, True
+        self._thread.wake()
+
+    def close(self) -> None:
+        """The last state is what it was."""
+        self._thread.check_loop(self._last)
+        self.closing = True
+        self._life = self._node.driver.life
+        self._thread.rest()
+        self._node.driver.close(self._sim.world.now)
+        self._thread.wake()
+
+    def comes_back(self) -> bool:
+        """Whether it was evicted behind its last step, and a new life was given a state: it leaves again."""
+        driver = self._node.driver
+        if not self.closing or driver.applied == BLANK or driver.life is self._life:
+            return False
+        if driver.life.over is not None or driver.life.back is not None:
+            return False
+        self._thread.check_loop(self._last)
+        self._life = driver.life
+        self._thread.keep()
+        self._thread.rest()
+        driver.close(self._sim.world.now)
+        self._thread.wake()
+        return True
 
     def all_done(self) -> None:
         """Everybody has left the loop."""
-        if self.done:
-            return
-        self.done = True
-        engine = self._engine
-        engine.node.finish()
+        self.done = self.beside = True
+        self._node.finish()
         require(
-            engine.trainer.applied >= self._sim.last_step,
-            f"{engine.node.name} is done at step {engine.trainer.applied}",
+            self._thread.applied >= self._sim.last_step,
+            f"{self._node.name} is done at step {self._thread.applied}",
         )
         self._later(self._work_s, self._end)
 
     def _end(self) -> None:
-        engine = self._engine
         if self._is_chief:
-            engine.node.end()
+            self._node.end()
         else:
-            engine.perform(engine.participant.set_staying(engine.trainer.chief, self._sim.world.now))
+            self._stays = True
+            self._node.driver.stay(self._thread.chief, self._sim.world.now)
+            self.look()
 
-    def _later(self, chief_s: float, then: object) -> None:
+    def look(self) -> None:
+        """One that only stays for others has nothing to give any more when its life is over."""
+        if self._stays and self._node.over:
+            self._node.gives_up_staying()
+
+    def _later(self, chief_s: float, then: Callable[[], None]) -> None:
         most_s = chief_s if self._is_chief else SHORT_S
-        self._sim.world.after(
-            self._sim.world.chance.uniform(0.0, most_s), self._engine.node, self._go_on, then
-        )
+        self._sim.world.after(self._sim.world.chance.uniform(0.0, most_s), self._node, self._go_on, then)
 
-    def _go_on(self, then: object) -> None:
-        if not self._engine.over and not self._engine.node.hanging:
-            assert callable(then)
+    def _go_on(self, then: Callable[[], None]) -> None:
+        if not self._node.hanging:
             then()

@@ -9,14 +9,20 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from outlast.protocol.step_words import Body
-from outlast.protocol.views import Member
+from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind
+from outlast.protocol.lines import Line
 from outlast.sim.nodes import ANY_PROCESS, AgentNode
 from outlast.sim.replica import ReplicaNode
 
 if TYPE_CHECKING:
-    from outlast.sim.engine import Engine
     from outlast.sim.simulation import Simulation
+
+
+WORDS = frozenset(
+    (Kind.PART, Kind.SUM, Kind.HOLDING, Kind.WANT, Kind.GONE, Kind.SWITCHED, Kind.SURVEY, Kind.ENDING)
+)
+TORN_BEHIND = (Kind.SCATTER, Kind.RESULT, Kind.PART, Kind.SUM, Kind.FEED_FROM, Kind.SHARE, Kind.PIECE)
 
 
 class Faults:
@@ -69,7 +75,10 @@ class Faults:
             self._sim.world.after(self._apart.uniform(0.0, until_s), None, self._lie_in_wait_for_a_claim)
         if not self._sim.calm and self._tears.random() < 0.4:
             for _ in range(self._tears.choice([1, 3, 10])):
-                self._sim.world.after(self._tears.uniform(0.0, until_s), None, self._tear)
+                tears = self._tears.choice(
+                    [self._tear, self._lie_in_wait_for_a_frame, self._lie_in_wait_for_work]
+                )
+                self._sim.world.after(self._tears.uniform(0.0, until_s), None, tears)
         if not self._sim.calm and self._late.random() < 0.1:
             self._sim.world.after(
                 self._late.uniform(0.0, until_s / 2), None, self._lie_in_wait_for_what_is_late
@@ -91,7 +100,8 @@ class Faults:
         sim.store.slow_until = 0.0
         for replica in sim.replicas():
             replica.wrong_until = min(replica.wrong_until, sim.world.now)
-        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = sim.on_word = sim.on_beginning = None
+        sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = sim.on_beginning = None
+        sim.mesh.on_send = sim.on_work = None
         for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
             sim.world.resume(node)
         self.step_in()
@@ -110,10 +120,10 @@ class Faults:
         """
         document = self._sim.store.document
         members = document.view.members if document is not None and not document.view.paused else ()
-        trains = {n.replica for n in self._sim.replicas() if n.engine.trains and not n.hanging}
+        trains = {n.replica for n in self._sim.replicas() if n.trains and not n.hanging}
         waits = any(m.replica in trains for m in members)
         for node in self._sim.replicas():
-            rests = node.engine.trainer.ending.begun
+            rests = node.thread.ending.begun
             if node.hanging and (node.starting or rests or not waits or not node.core.is_member):
                 node.kill("was killed by its owner")
 
@@ -130,16 +140,16 @@ class Faults:
     def _flip_a_bit(self) -> None:
         """In the state of one that trains with others: nobody sees it happen."""
         node = self._some_replica()
-        if node is None or not node.engine.trains or len(node.engine.view.members) < 2:
+        if node is None or not node.trains or len(node.view.members) < 2:
             return
-        if self._sim.truth.flip(node.engine):
+        if self._sim.truth.flip(node):
             self._touch(node, 1e9, "has a bit flipped in its state")
 
     def _flip_a_buffer(self) -> None:
         """In the buffers of one that trains with others, which the next record sets anew."""
-        nodes = [node for node in self._sim.replicas() if node.up and node.engine.trains]
-        several = [node for node in nodes if len(node.engine.view.members) > 1]
-        if several and self._sim.truth.warp((node := self._warps.choice(several)).engine):
+        nodes = [node for node in self._sim.replicas() if node.up and node.trains]
+        several = [node for node in nodes if len(node.view.members) > 1]
+        if several and self._sim.truth.warp(node := self._warps.choice(several)):
             self._touch(node, 1e9, "has a bit flipped in its buffers")
 
     def _cut_power(self) -> None:
@@ -165,6 +175,7 @@ class Faults:
         # Nobody waits for a shadow, so nobody finds out that it hangs; members save again after a while.
         if node is not None and not self._sim.spec.is_shadow(node.replica):
             self._touch(node, 1e9, "hangs")
+            self._sim.may_stand_still = True
             node.hang()
 
     def _ask_to_leave(self) -> None:
@@ -226,29 +237,66 @@ class Faults:
             self._sim.world.after(self._late.uniform(0.0, 3.0), None, self._cut_power)
 
     def _swallow_a_word(self) -> None:
-        """What should not happen: one of the next words between members is lost, and nobody sees it."""
+        """What should not happen: one of the next words between replicas is lost, and nobody sees it."""
         spared = self._swallows.randrange(40)
 
-        def swallow(sender: Engine, to: Member, body: Body) -> bool:
+        def swallow(sender: ReplicaNode, line: Line, header: Header) -> str:
             nonlocal spared
+            if header.kind not in WORDS:
+                return ""
             spared -= 1
             if spared >= 0:
-                return False
-            self._sim.on_word = None
-            self._sim.world.note(sender.node.name, f"says {body} to replica {to.replica}, and it is lost")
+                return ""
+            self._sim.mesh.on_send = None
+            self._sim.may_stand_still = True
+            self._sim.world.note(
+                sender.name, f"says {Kind(header.kind).name} to replica {line.peer.replica}, and it is lost"
+            )
             # Whoever depends on the one that did not hear it waits in the past, and may be evicted for that:
             # one that was just made a member, for the record that all the others have to hand over.
             for replica in range(self._sim.spec.processes):
                 self._sim.excuse(replica, ANY_PROCESS, 1e9)
             # And what it has contributed, right or wrong, is heard when they are set going again.
             self._sim.kept_s = 1e9
-            return True
+            return "lose"
 
-        self._sim.on_word = swallow
+        self._sim.mesh.on_send = swallow
+
+    def _lie_in_wait_for_a_frame(self) -> None:
+        """The worst moment for a connection to break: right behind a frame that others of its kind follow."""
+        kind, spared = self._tears.choice(TORN_BEHIND), self._tears.randrange(20)
+
+        def tear(sender: ReplicaNode, line: Line, header: Header) -> str:
+            nonlocal spared
+            if header.kind != kind:
+                return ""
+            spared -= 1
+            if spared >= 0:
+                return ""
+            self._sim.mesh.on_send = None
+            other = line.peer.replica
+            self._sim.world.note(
+                sender.name, f"loses its connection with replica-{other} behind a {kind.name}"
+            )
+            self._sim.tears.append((self._sim.world.now, frozenset((sender.replica, other))))
+            if self._tears.random() < 0.5:
+                return "tear"
+            # The frame itself is lost as well, and for a while there is no other connection.
+            peer = self._sim.replica_node(other)
+            if peer is not None:
+                seconds = self._tears.choice([0.0, 0.3, 1.0])
+                self._sim.excuse(sender.replica, ANY_PROCESS, self._sim.world.now + seconds)
+                self._sim.excuse(other, ANY_PROCESS, self._sim.world.now + seconds)
+                self._sim.mesh.sever(sender, peer)
+                self._sim.world.after(seconds, None, self._sim.mesh.heal, sender.name, peer.name)
+            return "lose"
+
+        self._sim.mesh.on_send = tear
 
     def _exit_early(self) -> None:
         """The script of one replica, or of all, ends itself with status 0 before the work is done."""
         able = [n for n in self._sim.replicas() if n.up and n.begun and not n.hanging and not n.paused]
+        able = [n for n in able if not n.has_begun_to_leave]
         ends = able if self._exits.random() < 0.3 else self._exits.sample(able, min(1, len(able)))
         for node in ends:
             self._touch(node, 0.0, "exits with status 0 in the middle of its work")
@@ -333,6 +381,23 @@ class Faults:
             self._sim.world.note(one.name, f"loses its connection with {other.name}, and makes another")
             self._sim.tears.append((self._sim.world.now, frozenset((one.replica, other.replica))))
             self._sim.mesh.tear(one, other)
+
+    def _lie_in_wait_for_work(self) -> None:
+        """A view ends while something is being done for it, which goes on."""
+
+        def strike(node: ReplicaNode) -> bool:
+            others = [m.replica for m in node.view.members if m.replica != node.replica]
+            peers = [peer for peer in map(self._sim.replica_node, others) if peer is not None and peer.up]
+            if not peers:
+                return False
+            self._sim.on_work = None
+            peer = self._tears.choice(peers)
+            self._sim.world.note(node.name, f"is torn from {peer.name} while it works")
+            self._sim.tears.append((self._sim.world.now, frozenset((node.replica, peer.replica))))
+            self._sim.mesh.tear(node, peer)
+            return True
+
+        self._sim.on_work = strike
 
     def _cut_replica_off(self) -> None:
         node = self._some_replica()

@@ -27,11 +27,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from outlast.protocol.step_words import BLANK, Mode, Pin
+from outlast.protocol.views import Member
 from outlast.sim.checkers import Violation, require
 from outlast.sim.doubts import GOOD
 
 if TYPE_CHECKING:
-    from outlast.sim.engine import Engine
+    from outlast.sim.replica import ReplicaNode
     from outlast.sim.simulation import Simulation
 
 Life = tuple[int, int]
@@ -83,39 +84,41 @@ class History:
         others = (present & self._pasts.keys()) - self._given_up
         return {life for life in others if not self._sim.spec.is_shadow(life[0])}
 
-    def attempts(self, engine: Engine, step: int) -> None:
-        past = self._past(_life(engine))
+    def attempts(self, node: ReplicaNode, step: int) -> None:
+        past = self._past(_life(node))
         # At the end there is nothing to interrupt: who was quickest is gone before the others have heard all.
         over = step > self._sim.last_step
         require(
             not self._sim.calm or step > past.attempted or over,
-            f"{engine.node.name} attempts step {step} again, though nothing has failed",
+            f"{node.name} attempts step {step} again, though nothing has failed",
         )
         past.attempted = max(past.attempted, step)
 
-    def judges(self, engine: Engine, step: int, trial: int, surveys: dict[int, int]) -> None:
-        who, view = engine.node.name, engine.view
+    def judges(self, node: ReplicaNode, step: int, trial: int, surveys: dict[int, int]) -> None:
+        who, view = node.name, node.view
         members = {m.replica for m in view.members}
         require(surveys.keys() == members, f"{who} reduces step {step} by the surveys of {sorted(surveys)}")
         judged = self._judged.setdefault((view.number, step, trial), surveys)
         require(judged == surveys, f"{who} reduces step {step} by other surveys than others do")
 
-    def counts(self, engine: Engine, step: int, values: dict[int, int], left_out: frozenset[int]) -> None:
+    def counts(self, node: ReplicaNode, step: int, values: dict[int, int], left_out: frozenset[int]) -> None:
         """A record is made of the contributions with these numbers, without some of them."""
-        who = engine.node.name
+        who = node.name
         bad = sorted(shard for shard, value in values.items() if value != GOOD and shard not in left_out)
         require(not bad, f"{who} completes step {step} with the wrong numbers of shards {bad}")
         good = sorted(shard for shard in left_out if not self._sim.misfortune.spoils(step, shard))
-        if good and not self._sim.many_wrong(engine.view):
+        if good and not self._sim.many_wrong(node.view):
             raise Violation(f"{who} leaves shards {good} out of step {step}, whose data is not at fault")
         self.left_out += len(left_out)
 
-    def completed(self, engine: Engine, step: int, record: int, *, by_attempt: bool) -> None:
-        life, view = _life(engine), engine.view
-        who = engine.node.name
+    def completed(self, node: ReplicaNode, step: int, record: int, *, by_attempt: bool) -> None:
+        life, view = _life(node), node.view
+        who = node.name
         past = self._past(life)
-        past.fork = engine.core.fork.view
-        require(step == past.newest + 1, f"{who} completes step {step} after step {past.newest}")
+        past.fork = node.steps.fork.view
+        # The core may go on from a state that has come, and that the training thread has not loaded yet.
+        before = past.newest if past.newest != BLANK else step - 1
+        require(step == before + 1, f"{who} completes step {step} after step {before}")
         present = self._present()
         if life in present:
             for other in self._compared(present):
@@ -141,28 +144,27 @@ class History:
                 f"{self._newest_acted}",
             )
             self._newest_acted = max(self._newest_acted, view.number)
-            self._check_in_step(engine, step)
+            self._check_in_step(node, step)
 
-    def _check_in_step(self, engine: Engine, step: int) -> None:
-        for node in self._sim.replicas():
-            peer = node.engine
-            trains = peer.core.mode is Mode.RUNNING and peer.core.view.number == engine.view.number
-            if trains and node.up and not peer.over and abs(peer.core.newest - step) > 1:
+    def _check_in_step(self, node: ReplicaNode, step: int) -> None:
+        for peer in self._sim.replicas():
+            trains = peer.steps.mode is Mode.RUNNING and peer.steps.view.number == node.view.number
+            if trains and peer.up and not peer.over and abs(peer.steps.newest - step) > 1:
                 raise Violation(
-                    f"{engine.node.name} completes step {step}, but {node.name} is at {peer.core.newest}"
+                    f"{node.name} completes step {step}, but {peer.name} is at {peer.steps.newest}"
                 )
 
     def _reconciles(self, replica: int) -> bool:
         """Whether it may have been given what is void, and has not heard yet from all that it is."""
         node = self._sim.replica_node(replica)
-        return node is not None and node.engine.core.mode is Mode.RECONCILING
+        return node is not None and node.steps.mode is Mode.RECONCILING
 
-    def stands_at(self, engine: Engine, step: int, digest: int) -> None:
+    def stands_at(self, node: ReplicaNode, step: int, digest: int) -> None:
         """A training thread has applied a step, or loaded the state after it."""
-        life = _life(engine)
+        life = _life(node)
         past = self._past(life)
         past.newest = max(past.newest, step)
-        if engine.trainer.bent:
+        if node.thread.bent:
             return
         past.states[step] = digest
         present = self._present()
@@ -174,91 +176,93 @@ class History:
             same = self._pasts[other].fork == past.fork and not self._reconciles(other[0])
             if same and self._pasts[other].states.get(step, digest) != digest:
                 raise Violation(
-                    f"{engine.node.name} is in another state after step {step} than replica {other[0]}, "
+                    f"{node.name} is in another state after step {step} than replica {other[0]}, "
                     f"life {other[1]}"
                 )
 
-    def goes_back(self, engine: Engine, step: int) -> None:
+    def goes_back(self, node: ReplicaNode, step: int) -> None:
         """What this life holds after this step is void; see `truth.py` for when that may be."""
-        past = self._past(_life(engine))
+        past = self._past(_life(node))
         past.newest = past.attempted = step
-        past.fork = engine.core.fork.view
+        past.fork = node.steps.fork.view
         past.records = {one: record for one, record in past.records.items() if one <= step}
         past.states = {one: state for one, state in past.states.items() if one <= step}
 
-    def forgets(self, engine: Engine) -> None:
+    def forgets(self, node: ReplicaNode) -> None:
         """The states that this life has been in say nothing about others any more."""
-        self._past(_life(engine)).states.clear()
+        self._past(_life(node)).states.clear()
 
-    def gives_up(self, engine: Engine) -> None:
+    def gives_up(self, node: ReplicaNode) -> None:
         """A life knows that its state is void, though it has not said so to the coordinator yet."""
-        self._given_up.add(_life(engine))
+        self._given_up.add(_life(node))
 
-    def stable(self, engine: Engine, step: int) -> None:
-        self._check_held(engine, step, "calls step {} stable")
-        members = frozenset((m.replica, m.incarnation) for m in engine.view.members)
-        record = self._past(_life(engine)).records.get(step)
+    def stable(self, node: ReplicaNode, step: int) -> None:
+        self._check_held(node, step, "calls step {} stable")
+        members = frozenset((m.replica, m.incarnation) for m in node.view.members)
+        record = self._past(_life(node)).records.get(step)
         if record is not None:
             self._ever_stable.add((step, record))
-        if record is None or _life(engine) not in self._present():
+        if record is None or _life(node) not in self._present():
             return
-        key = (self._past(_life(engine)).fork, step)
+        key = (self._past(_life(node)).fork, step)
         told, before = self._told.get(key, (record, frozenset()))
         require(
             told == record or not before & self._present(),
-            f"{engine.node.name} calls another record of step {step} stable than was told before",
+            f"{node.name} calls another record of step {step} stable than was told before",
         )
         self._told[key] = (record, members)
 
-    def saves(self, engine: Engine, step: int, digests: set[int]) -> None:
+    def saves(self, node: ReplicaNode, step: int, digests: set[int]) -> None:
         """This committer has all stripes of a checkpoint, and asks for leave to commit it."""
-        past = self._past(_life(engine))
+        past = self._past(_life(node))
         record = past.records.get(step)
         # Who was given the state after a step has no record of it, and may keep it for a name all the same.
         stable = {known for at, known in self._ever_stable if at == step}
         require(
             bool(stable) if record is None else record in stable,
-            f"{engine.node.name} is about to commit step {step}, which is not stable",
+            f"{node.name} is about to commit step {step}, which is not stable",
         )
         require(
             digests <= {past.states.get(step, next(iter(digests)))},
-            f"{engine.node.name} is about to commit another state than the one after step {step}",
+            f"{node.name} is about to commit another state than the one after step {step}",
         )
 
-    def feeds(self, engine: Engine, step: int) -> None:
-        self._check_held(engine, step, "feeds step {}")
+    def feeds(self, node: ReplicaNode, step: int) -> None:
+        self._check_held(node, step, "feeds step {}")
         # All members hold it, so it is stable, though who reconciles calls it so only at the next step.
-        record = self._past(_life(engine)).records.get(step)
+        record = self._past(_life(node)).records.get(step)
         if record is not None:
             self._ever_stable.add((step, record))
 
-    def _check_held(self, engine: Engine, step: int, does: str) -> None:
-        for m in engine.view.members:
+    def _check_held(self, node: ReplicaNode, step: int, does: str) -> None:
+        for m in node.view.members:
             past = self._past((m.replica, m.incarnation))
-            if past.newest < step and past.fork <= engine.core.fork.view:
+            newest = max(past.newest, self._held_by_core(m))
+            if newest < step and past.fork <= node.steps.fork.view:
                 raise Violation(
-                    f"{engine.node.name} {does.format(step)} in view {engine.view.number}, but replica "
-                    f"{m.replica} holds {past.newest}"
+                    f"{node.name} {does.format(step)} in view {node.view.number}, but replica "
+                    f"{m.replica} holds {newest}"
                 )
 
-    def assembled(self, engine: Engine, step: int, records: set[int]) -> None:
-        require(
-            len(records) == 1,
-            f"{engine.node.name} is given shares of several records as those of step {step}",
-        )
+    def _held_by_core(self, member: Member) -> int:
+        """A state that has come counts, though the training thread has not loaded it yet."""
+        peer = self._sim.replica_node(member.replica)
+        if peer is None or peer.over or peer.core.incarnation != member.incarnation:
+            return BLANK
+        return peer.steps.newest
 
-    def pins(self, engine: Engine, pin: Pin, applied: int) -> None:
+    def pins(self, node: ReplicaNode, pin: Pin, applied: int) -> None:
         require(
             applied <= pin.step,
-            f"{engine.node.name} shall copy the state after step {pin.step}, but is at step {applied}",
+            f"{node.name} shall copy the state after step {pin.step}, but is at step {applied}",
         )
 
-    def pinned(self, engine: Engine, states: set[tuple[int, int]]) -> None:
-        require(len(states) == 1, f"{engine.node.name} is given pieces of different states: {states}")
+    def pinned(self, node: ReplicaNode, states: set[tuple[int, int]]) -> None:
+        require(len(states) == 1, f"{node.name} is given pieces of different states: {states}")
 
-    def left_alone(self, engine: Engine, others: tuple[int, ...]) -> None:
-        require(False, f"{engine.node.name} has left the loop of steps, but {others} have not")
+    def left_alone(self, node: ReplicaNode, others: tuple[int, ...]) -> None:
+        require(False, f"{node.name} has left the loop of steps, but {others} have not")
 
 
-def _life(engine: Engine) -> Life:
-    return engine.me.replica, engine.me.incarnation
+def _life(node: ReplicaNode) -> Life:
+    return node.me.replica, node.me.incarnation

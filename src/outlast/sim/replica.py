@@ -1,14 +1,20 @@
-"""One process of one replica: its two cores, its engine, its training thread, and how it can end."""
+"""One process of one replica: its driver, its training thread, and how it can end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.protocol import member
-from outlast.protocol.messages import Message, Phase, Register, Report
-from outlast.protocol.participant import Action, Participant
+from outlast.protocol.driver import Driver, Setup
+from outlast.protocol.header import Header
+from outlast.protocol.lines import Line
+from outlast.protocol.messages import Message, Phase
+from outlast.protocol.participant import Participant
 from outlast.protocol.steps import StepCore
 from outlast.protocol.supervision import Exit, Sample
+from outlast.protocol.views import Member, View
+from outlast.sim.copies import Copies
+from outlast.sim.outlet import SimOutlet
+from outlast.sim.thread import Thread
 from outlast.sim.world import Node
 
 if TYPE_CHECKING:
@@ -26,11 +32,6 @@ class ReplicaNode(Node):
         self.agent = agent
         self.replica = replica
         self.process = process
-        self.core = sim.cast.member(
-            replica=replica, process=process, agent=agent.name, address="", timing=sim.timing
-        )
-        self.participant = Participant(self.core, self._begin_steps, sim.cast.saves)
-        self.engine = sim.cast.engine(self, self.participant)
         self.begun = False
         """Whether it has asked to take part."""
         self.hanging = False
@@ -41,6 +42,33 @@ class ReplicaNode(Node):
         self._phase_view = 0
         self._step = 0
         self._paused_since: float | None = None
+        cast = sim.cast
+        self.core = cast.member(
+            replica=replica, process=process, agent=agent.name, address="", timing=sim.timing
+        )
+        self.doubts = cast.doubts(self)
+        self.saver = cast.saver(self)
+        self.keeper = cast.keeper(self)
+        outlet = SimOutlet(self)
+        self.driver: Driver = cast.driver(
+            Setup(
+                member=self.core,
+                timing=sim.timing,
+                steps=self._begin_steps,
+                saves=cast.saves,
+                life=cast.life,
+                lines=cast.lines,
+                inbox=cast.inbox,
+                shadow=sim.spec.is_shadow(replica),
+            ),
+            bulk=cast.bulk(self),
+            outlet=outlet,
+            saves=self.saver,
+            copies=Copies(self) if sim.compare_every else None,
+            now=sim.world.now,
+        )
+        self.driver.watch = outlet.watch
+        self.thread = Thread(self)
 
     def _begin_steps(self, replica: int) -> StepCore:
         core = self.sim.cast.steps(replica)
@@ -49,8 +77,34 @@ class ReplicaNode(Node):
         return core
 
     @property
+    def participant(self) -> Participant:
+        return self.driver.participant
+
+    @property
+    def steps(self) -> StepCore:
+        return self.driver.steps
+
+    @property
+    def view(self) -> View:
+        return self.driver.view
+
+    @property
+    def me(self) -> Member:
+        return Member(self.replica, self.core.incarnation)
+
+    @property
+    def over(self) -> bool:
+        """Whether the present life is over."""
+        return self.driver.life.over is not None
+
+    @property
+    def trains(self) -> bool:
+        """Whether this life holds the training state, as a member."""
+        return not self.over and self.core.is_member and not self.core.catching_up
+
+    @property
     def step(self) -> int:
-        return max(0, self.engine.trainer.applied)
+        return max(0, self.driver.applied)
 
     @property
     def starting(self) -> bool:
@@ -60,68 +114,39 @@ class ReplicaNode(Node):
     def has_begun_to_leave(self) -> bool:
         return self.core.leaving
 
+    # What happens to it.
+
     def begin(self) -> None:
         self.begun = True
-        self.engine.perform(self.participant.tell(self.sim.world.now))
+        self.driver.tell(self.sim.world.now)
+        self.thread.wake()
         self._tick()
 
     def _tick(self) -> None:
-        now = self.sim.world.now
         self.sim.world.after(self.sim.timing.beat_every_s, self, self._tick)
-        self.engine.perform(self.participant.tick(now))
-        self.engine.watch()
+        self.driver.tick(self.sim.world.now)
 
     def receive(self, message: Message) -> None:
-        self.engine.perform(self.participant.received(message, self.sim.world.now))
+        self.driver.received(message, self.sim.world.now)
 
-    def receive_frame(self, incarnation: int, frame: member.Frame) -> None:
-        """Frames are for one life. One that has not heard of its admission yet may be meant already."""
-        if self.core.incarnation == incarnation or (
-            self.core.incarnation == 0 and incarnation > self.core.past_incarnation
-        ):
-            self.engine.receive(incarnation, frame)
+    def connected(self, line: Line) -> None:
+        self.driver.connected(line, self.sim.world.now)
 
-    def lost_connection(self, replica: int) -> None:
-        self.engine.lost_connection(replica)
-        self.engine.perform([])
+    def lost(self, line: Line, why: str) -> None:
+        self.driver.lost(line, why, self.sim.world.now)
 
-    def perform(self, action: Action) -> None:
-        """What concerns the process rather than its steps."""
-        match action:
-            case member.Tell():
-                assert not isinstance(action.message, Register | Report) or self.up
-                for coordinator in self.sim.coordinators:
-                    self.sim.network.datagram(self, coordinator, coordinator.receive, self, action.message)
-            case member.FencedOff():
-                self.sim.world.note(self.name, f"is fenced: {action.reason}")
-                self._end_life()
-
-    def lose(self, reason: str) -> None:
-        """This life cannot catch up any more."""
-        self.sim.world.note(self.name, f"gives this life up: {reason}")
-        self.sim.history.gives_up(self.engine)
-        self._end_life()
-
-    def _end_life(self) -> None:
-        self.engine.over = True
-        if self.core.leaving:
-            self.sim.world.after(LEAVES_WITHIN_S, self, self._exit, Exit(how="has left"))
-            return
-        self.enter(Phase.STARTING)
-        self.sim.world.after(self.sim.world.chance.uniform(0.0, 0.2), self, self._rejoin)
-
-    def _rejoin(self) -> None:
-        if not self.hanging:
-            actions = self.participant.rejoin(self.sim.world.now)
-            self.engine = self.sim.cast.engine(self, self.participant)
-            self.engine.perform(actions)
+    def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
+        life = self.driver.life
+        if life.over is None and life.post.lines.takes(line, header.view):
+            self.sim.checkers.counts(self, line, header)
+        self.driver.arrived(line, header, payload, self.sim.world.now)
 
     # How it ends.
 
     def finish(self) -> None:
         """It has left the loop of steps, as all do."""
         self.sim.world.note(self.name, f"has done all its steps, {self.step}")
-        self.sim.truth.ends(self.engine)
+        self.sim.truth.ends(self)
         self.enter(Phase.DONE)
 
     def end(self) -> None:
@@ -130,8 +155,16 @@ class ReplicaNode(Node):
         self.sim.checkers.work_is_done()
         self._exit(Exit(how="has finished", clean=True))
 
+    def leaves(self) -> None:
+        """A view has let it go."""
+        self.sim.world.after(LEAVES_WITHIN_S, self, self._exit, Exit(how="has left"))
+
+    def gives_up_staying(self) -> None:
+        self.sim.world.note(self.name, "has ended, and nothing to give to others any more")
+        self._exit(Exit(how="has ended", clean=True))
+
     def _exit(self, ending: Exit) -> None:
-        self.sim.mesh.ended(self, self.sim.replicas())
+        self.sim.mesh.ended(self)
         self.sim.world.crash(self)
         self.agent.child_exited(self, ending)
 
@@ -142,37 +175,34 @@ class ReplicaNode(Node):
 
     def exit_early(self) -> None:
         """Something in it calls `os._exit(0)`, wherever it is. After the `with` block that is an end."""
-        if self.engine.trainer.ending.closes:
+        if self.thread.ending.closes:
             self.sim.checkers.work_is_done()
         self.crash()
         self.agent.child_exited(self, Exit(how="exited with status 0", clean=True))
 
     def crash(self) -> None:
         self.sim.world.crash(self)
-        self.sim.mesh.died(self, [peer for peer in self.sim.replicas() if peer is not self])
+        self.sim.mesh.died(self)
 
     def leave(self) -> None:
-        self.engine.perform(self.participant.set_leaving(self.sim.world.now))
+        self.driver.leave(self.sim.world.now)
 
     def hang(self) -> None:
         self.hanging = True
 
     # What its agent sees.
 
-    def enter(self, phase: Phase, attempts_in: int | None = None, *, by_itself: bool = True) -> None:
-        """What the training thread writes on its progress page; one that hangs writes nothing. The view is
-        that of its latest attempt: who waits for a view to begin has not done its part in it."""
-        if self.engine.trainer.ending.at_rest:
-            phase = Phase.ASIDE
-        view = self._phase_view if attempts_in is None else attempts_in
-        waits_on = phase is Phase.WAITING and (phase, view, self.step) == (
-            self._phase,
-            self._phase_view,
-            self._step,
-        )
-        if (not self.hanging or not by_itself) and not waits_on:
+    def enter(self, phase: Phase) -> None:
+        """What the training thread writes on its progress page, or is written for it; not once it is done."""
+        if self._phase is not Phase.DONE and (not self.hanging or phase is Phase.COMPUTING):
             self._phase, self._phase_since = phase, self.sim.world.now
-            self._phase_view, self._step = view, self.step
+
+    def take_part(self, view: int) -> None:
+        if not self.hanging:
+            self._phase_view, self._phase_since = view, self.sim.world.now
+
+    def advance(self, step: int) -> None:
+        self._step, self._phase_since = step, self.sim.world.now
 
     def sample(self, now: float) -> Sample:
         if self.paused and self._paused_since is None:
@@ -187,6 +217,6 @@ class ReplicaNode(Node):
             quiet_s=now - self._phase_since,
             stopped_s=now - self._paused_since if self._paused_since is not None else 0.0,
             joined=self.begun,
-            ended=self.engine.trainer.ending.begun,
-            closes=self.engine.trainer.ending.closes,
+            ended=self.thread.ending.begun,
+            closes=self.thread.ending.closes,
         )

@@ -11,17 +11,23 @@ from functools import partial
 
 from outlast.protocol import step_words as words
 from outlast.protocol.coordinator import CoordinatorCore
+from outlast.protocol.driver import Driver
 from outlast.protocol.gaps import RENEWALS_MOST
+from outlast.protocol.inbox import Inbox
+from outlast.protocol.life import Life
+from outlast.protocol.lines import Lines
 from outlast.protocol.member import MemberCore
+from outlast.protocol.post import Outgoing
 from outlast.protocol.saving import SaveCore
+from outlast.protocol.seams import Bulk
 from outlast.protocol.steps import StepCore
 from outlast.protocol.supervision import AgentCore
 from outlast.protocol.timing import Timing
 from outlast.protocol.verifying import Verifying
-from outlast.protocol.views import JobSpec, Member, Seat, View, barred
+from outlast.protocol.views import JobSpec, Seat, View, barred
+from outlast.sim.bulk import NumberBulk
 from outlast.sim.checkers import Checkers, Violation
 from outlast.sim.doubts import Doubts, Misfortune
-from outlast.sim.engine import Engine
 from outlast.sim.faults import Faults
 from outlast.sim.history import History
 from outlast.sim.keepers import Keeper, Names
@@ -60,10 +66,14 @@ class Cast:
     steps: Callable[[int], StepCore] = SUSPICIOUS
     saves: Callable[[int], SaveCore] = SaveCore
     verifying: Callable[[], Verifying] = Verifying
-    engine: Callable[..., Engine] = Engine
-    doubts: Callable[[Engine], Doubts] = Doubts
-    saver: Callable[[Engine], Saver] = Saver
-    keeper: Callable[[Engine], Keeper] = Keeper
+    driver: Callable[..., Driver] = Driver
+    life: Callable[..., Life] = Life
+    lines: Callable[[], Lines[Outgoing]] = Lines
+    inbox: Callable[[Bulk], Inbox] = Inbox
+    bulk: Callable[[ReplicaNode], NumberBulk] = NumberBulk
+    doubts: Callable[[ReplicaNode], Doubts] = Doubts
+    saver: Callable[[ReplicaNode], Saver] = Saver
+    keeper: Callable[[ReplicaNode], Keeper] = Keeper
     vault: Callable[[Simulation], SimVault] = SimVault
 
 
@@ -130,10 +140,11 @@ class Simulation:
         self.on_manifest_sent: Callable[[], None] | None = None
         self.on_beginning: Callable[[], None] | None = None
         self.on_claim: Callable[[ReplicaNode], None] | None = None
-        self.on_word: Callable[[Engine, Member, words.Body], bool] | None = None
-        """Whether a word between members is lost on its way, which should not happen."""
+        self.on_work: Callable[[ReplicaNode], bool] | None = None
         self.tears: list[tuple[float, frozenset[int]]] = []
         """When connections broke for no reason, and between whom."""
+        self.may_stand_still = False
+        """Whether a word was lost though nothing was wrong with its connection, or a thread hangs."""
         self.kept_s = WRONG_LATELY_S
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
@@ -147,14 +158,6 @@ class Simulation:
 
     def replica_node(self, replica: int) -> ReplicaNode | None:
         return self.agents[replica % len(self.agents)].running.get(replica)
-
-    def unreachable(self, node: ReplicaNode) -> frozenset[int]:
-        """Peers whose connection to this replica is broken, as its own sockets would tell it."""
-        return frozenset(
-            peer.replica
-            for peer in node.core.view.members
-            if peer.replica != node.replica and not self.network.reaches(node.name, f"replica-{peer.replica}")
-        )
 
     def excuse(self, replica: int, process: int, until: float) -> None:
         key = (replica, process)
@@ -171,10 +174,10 @@ class Simulation:
         if node is None or not node.up or node.process != seat.process:
             return True
         # One that has no state waits for those who give it, and looks like them if they hang.
-        if node.engine.core.newest == words.BLANK and any(other.hanging for other in self.replicas()):
+        if node.steps.newest == words.BLANK and any(other.hanging for other in self.replicas()):
             return True
         # One that cannot be reached may be evicted for that, but not one whose connections are there again.
-        cut_off = {n.replica: n.engine.cut_off() for n in self.replicas()}
+        cut_off = {n.replica: (n.driver.life.broken, n.driver.life.returned) for n in self.replicas()}
         missed = any(seat.replica in torn - back for torn, back in cut_off.values())
         return (
             self._torn_again_and_again(seat.replica)
@@ -194,6 +197,10 @@ class Simulation:
         lately = self.world.now - self.kept_s
         wrong = [m for m in view.members if self.wrong_until.get(m.replica, 0.0) > lately]
         return len(wrong) >= min(2, len(view.members))
+
+    def strikes_at_work(self, node: ReplicaNode) -> bool:
+        """Whether a connection of this replica is torn while it works."""
+        return self.on_work is not None and self.on_work(node)
 
     def is_due(self, step: int) -> bool:
         """Whether it is time to compare states, or to save one, which is compared, too."""
@@ -278,7 +285,7 @@ class Simulation:
     def _saves_move(self, quiet_since: float) -> bool:
         """Whether every save has ended that was under way when the faults stopped."""
         return all(
-            node.engine.saver.saves_since > quiet_since and node.engine.keeper.since > quiet_since
+            node.saver.saves_since > quiet_since and node.keeper.since > quiet_since
             for node in self.replicas()
         )
 

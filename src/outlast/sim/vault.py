@@ -65,9 +65,7 @@ class SimVault:
         self.slowness_s = chance.choice([0.01, 0.05, 0.5])
         self.failures = chance.choice([0.0, 0.0, 0.1])
         self.save_every = chance.choice([0, 2, 5, 20])
-        """About one record in so many says that the state after it is saved; 0 for a job without any."""
-        self.completed_in: dict[int, int] = {}
-        """Record → the view in which it was made."""
+        """The state after about one step in so many is saved; 0 for a job without any."""
         self.stripes: set[StripeObject] = set()
         self.claims: dict[int, ClaimObject] = {}
         self.manifests: dict[Checkpoint, ManifestObject] = {}
@@ -76,7 +74,6 @@ class SimVault:
         """Beginnings of a lineage from a checkpoint."""
         self.detained_s = 0.0
         """How much later than others the next manifest arrives."""
-        self._says: dict[int, bool] = {}
         self._lawful: list[Checkpoint] = []
         """What was committed while there was no newer claim than its own."""
         self._before: dict[int, tuple[Checkpoint, ...]] = {}
@@ -86,21 +83,9 @@ class SimVault:
         self._late: set[Checkpoint] = set()
         """What was committed when somebody had begun under a later claim."""
 
-    def says_save(self, record: int) -> bool:
-        """Whether the record says that the state after its step is saved; the same for all who ask. Members
-        that are at one already have said in their parts that they are against it."""
-        if record not in self._says:
-            busy = any(node.participant.saves.save is not None for node in self._sim.replicas())
-            wanted = self.save_every > 0 and record % self.save_every == 0
-            kept = self._sim.names.against_others(record)
-            self._says[record] = wanted and not busy and not kept and self._comparable(record)
-        return self._says[record]
-
-    def _comparable(self, record: int) -> bool:
-        """Where states are compared, only such are saved; one that is alone has nobody to compare with."""
-        members = self._sim.checkers.view(self.completed_in[record]).members
-        compares = self._sim.compare_every > 0 and len(members) > 1
-        return not compares or self._sim.truth.said(record).chosen
+    def wants(self, step: int) -> bool:
+        """Whether it is time to save the state after this step; the same for all who ask."""
+        return self.save_every > 0 and hash((self._sim.world.seed, step)) % self.save_every == 0
 
     def base_of(self, number: int) -> Base:
         return self.claims[number].base

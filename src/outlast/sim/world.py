@@ -27,9 +27,16 @@ class World:
         self.seed = seed
         self.chance = random.Random(seed)
         self.now = 0.0
+        self._named: dict[str, random.Random] = {}
         self.transcript: list[tuple[float, str, str]] = []
         self._order = count()
         self._queue: list[tuple[float, int, Node | None, int, Callable[..., None], tuple[Any, ...]]] = []
+
+    def drawn(self, what: str) -> random.Random:
+        """Chance for one purpose alone: what is drawn there shifts nothing else."""
+        if what not in self._named:
+            self._named[what] = random.Random(f"{what}-{self.seed}")
+        return self._named[what]
 
     def note(self, who: str, what: str) -> None:
         self.transcript.append((self.now, who, what))
