@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,18 @@ __all__ = ["hdfs", "pytest_runtest_call", "seaweedfs"]
 # How long an example takes says something about the machine, and nothing about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+_kill = os.kill
+
+
+def kill_one(pid: int, number: int) -> None:
+    """A test that has lost track of whom to kill must not kill its own process group, or everybody."""
+    assert pid > 0, f"no process to send signal {number} to"
+    _kill(pid, number)
+
+
+os.kill = kill_one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -33,7 +33,7 @@ SAVES = """
 
     def meet(job):
         me = job.chief if fault != "kill another" else not job.chief
-        if not me or fault == "none" or (out / "met").exists():
+        if not me or fault == "none" or ((out / "met").exists() and fault != "wait each time"):
             return
         (out / "met").write_text(str(job.replica))
         match fault:
@@ -43,7 +43,7 @@ SAVES = """
                 raise OSError("no space left for the model")
             case "exit":
                 os._exit(0)
-            case "wait":
+            case "wait" | "wait each time":
                 while not (out / "enough").exists():
                     time.sleep(0.01)
 
@@ -96,12 +96,24 @@ class Run(LocalCluster):
         out.mkdir(exist_ok=True)
         super().__init__(replicas, [path, str(out), place, fault, checkpoints], options=options)
         self.out = out
+        self.replicas = replicas
 
     def pid_at_the_end(self, replica: int) -> int:
         """The process of this replica, if it has the final state; else 0."""
         status = self.status()
         pulses = status.pulses if status is not None else ()
         return next((p.pid for p in pulses if p.replica == replica and p.step == STEPS), 0)
+
+    def pids_at_the_end(self) -> list[int]:
+        """The processes of all replicas, as soon as all of them have the final state."""
+        found: list[int] = []
+
+        def all_are_there() -> bool:
+            found[:] = map(self.pid_at_the_end, range(self.replicas))
+            return all(found)
+
+        self.wait_until("all have the final state", all_are_there)
+        return found
 
     def trained(self) -> list[int]:
         """How many steps each process has done, that came to the end of its loop."""
@@ -178,7 +190,7 @@ def test_where_the_chief_cannot_be_started_again_another_agent_does(path: str, t
     options = ("--agents", "2", "--grace", "0.2")
     with Run(path, tmp_path / "out", INSIDE, "wait", replicas=2, options=options) as run:
         run.wait_until("the chief works", (run.out / "met").exists)
-        run.wait_until("all are there", lambda: all(map(run.pid_at_the_end, range(2))))
+        run.pids_at_the_end()
         os.kill(run.agent_pid(0), signal.SIGTERM)
         assert run.wait() == 0, run.said()
         assert "replica 0 is started by agent-1, since its own agent has left" in run.said()
@@ -193,14 +205,16 @@ def test_kills_of_anybody_while_the_chief_works(path: str, tmp_path: Path, seed:
     chance = random.Random(seed)
     place = chance.choice([INSIDE, AFTER])
     where = str(tmp_path / "checkpoints") if chance.random() < 0.5 else "-"
-    with Run(path, tmp_path / "out", place, "wait", checkpoints=where) as run:
+    with Run(path, tmp_path / "out", place, "wait each time", checkpoints=where) as run:
         run.wait_until("the chief works", (run.out / "met").exists)
-        run.wait_until("all are there", lambda: all(map(run.pid_at_the_end, range(3))))
         for _ in range(chance.randint(1, 4)):
             victim = chance.randrange(3)
-            pid = run.pid_at_the_end(victim)
+            pid = run.pids_at_the_end()[victim]
             os.kill(pid, signal.SIGKILL)
-            run.wait_until("it is back", lambda: run.pid_at_the_end(victim) not in (0, pid))  # noqa: B023
+            run.wait_until(
+                "it is back",
+                lambda: run.pid_at_the_end(victim) not in (0, pid),  # noqa: B023
+            )
         (run.out / "enough").touch()
         assert run.wait() == 0, run.said()
         assert (run.out / "model.pt").read_bytes() == quiet(path, tmp_path / "quiet", place)

@@ -49,6 +49,13 @@ def test_who_still_catches_up_is_not_asked() -> None:
     assert names(judged.view) == "0.1 2.1 3.1"
 
 
+def test_who_has_lost_its_state_over_a_charge_has_a_say_like_everybody() -> None:
+    """It has gone back, and has no copy to go back to."""
+    blank = Report(replica=0, incarnation=1, view=1, catching_up=True, charges=(AGAINST_1,))
+    assert after(formed(2), blank, report(1)).view == formed(2).view
+    assert names(after(formed(2), blank, report(1, AGAINST_1)).view) == "0.1"
+
+
 def test_the_last_who_holds_the_state_stays() -> None:
     against_0 = msgspec.structs.replace(AGAINST_1, replica=0)
     judged = after(formed(1), report(0, against_0))

@@ -10,7 +10,7 @@ import pytest
 from stand_ins import ALL, VIEW, Record, Replica, learners_view, learning, note_of, running
 
 from outlast.errors import DivergedError
-from outlast.protocol import saving, todos
+from outlast.protocol import events, saving, todos
 from outlast.protocol.driver import RETURNS_MOST, STRAYS_MOST
 from outlast.protocol.header import Header
 from outlast.protocol.kinds import Kind, Way
@@ -798,6 +798,28 @@ def test_in_a_view_that_begins_while_the_script_rests_it_is_said_that_it_does() 
     [(at, said)] = replica.bulk.left
     assert at == At(3, 6) and said.asked is None
     assert [sent.header.view for sent in replica.outlet.sent if sent.kind is Kind.PART] == [3, 3]
+
+
+def test_a_learner_at_the_end_says_that_it_has_the_final_state() -> None:
+    replica = running()
+    replica.driver.rest(None, 0.0)
+    assert not replica.driver.member.final, "a member need not say so"
+    for given in (False, True):
+        learner = learning(copies=True)
+        learner.driver.life.final, learner.driver.life.loaded = given, learner.driver.applied
+        learner.driver.rest(None, 0.0)
+        assert learner.driver.member.final == given
+        learner.driver.go_on(0.0)
+        assert not learner.driver.member.final, "there are more steps"
+
+
+def test_nothing_is_adopted_behind_the_last_word() -> None:
+    replica = running()
+    replica.driver.ends(closes=True)
+    last = replica.outlet.emitted[-1]
+    assert isinstance(last, events.LifeOver) and last.closes
+    replica.driver.received(ViewNews(view=NEXT), 0.1)
+    assert replica.driver.view == VIEW and replica.outlet.emitted[-1] is last
 
 
 def test_that_all_are_done_is_said_anew_in_each_view() -> None:

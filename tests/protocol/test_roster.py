@@ -210,6 +210,27 @@ def test_after_total_loss_a_new_lineage_begins_without_the_missing_after_the_wai
     assert (names(again.view), again.view.lineage) == ("2.2", 2)
 
 
+def test_learners_with_the_final_state_go_on_where_no_member_is_left() -> None:
+    learning = with_learner(1)
+    after = plan(learning, Change(removals=dead(0, 2), final={1}, holding={1}))
+    assert (names(after.view), after.view.lineage) == ("1.2", 1)
+    assert not after.view.planned and after.view.void_before == learning.view.void_before
+    assert [holder.replica for holder in after.holders] == [1]
+    assert after.view.cause.endswith("replica 1 has the final state")
+
+
+def test_a_learner_with_the_final_state_stays_one_while_a_member_lives() -> None:
+    learning = with_learner(1)
+    assert plan(learning, Change(final={1}, holding={1})).view == learning.view
+    after = plan(learning, Change(removals=dead(0), final={1}, holding={1}))
+    assert names(after.view) == "2.1 + 1.2"
+
+
+def test_a_life_that_has_just_come_does_not_have_the_final_state_of_the_one_before() -> None:
+    change = Change(removals=dead(0, 2), arrivals=arrivals(1, life=3), final={1}, holding={1})
+    assert names(plan(with_learner(1), change).view) == " + 1.3"
+
+
 def test_a_lineage_goes_on_while_one_member_lives() -> None:
     membership = formed(3)
     for lost in (0, 1):

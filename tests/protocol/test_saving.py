@@ -131,6 +131,15 @@ def test_a_refusal_that_comes_early_ends_the_save_when_it_is_decided() -> None:
     assert core.save is None
 
 
+def test_what_a_life_said_that_is_gone_does_not_count_when_its_step_is_done_again() -> None:
+    """Only the gone one had completed the step; nobody says the word again."""
+    core = core_of(1, 0, 1, 2)
+    core.received(2, Unable(5, "took no part"))
+    core.adopt(view_of(2, 0, 1))
+    assert core.decided(5, 2) == [Copy(Save(5, LINEAGE, 2, (0, 1)))]
+    assert core.save is not None
+
+
 def test_early_words_of_steps_that_were_not_saved_are_forgotten() -> None:
     core = core_of(0, 0, 1)
     core.received(1, stripe(5))

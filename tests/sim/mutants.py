@@ -173,6 +173,22 @@ class EndsWithoutTheChief(CoordinatorCore):
         return actions
 
 
+class _Wasteful(Evidence):
+    def change(self, membership: Membership, now: float) -> Change:
+        change = super().change(membership, now)
+        change.final = set()
+        return change
+
+
+class HeirsPassedOver(CoordinatorCore):
+    """Has everything trained again when no member is left, though learners have the final state."""
+
+    def _office_changed(self, now: float) -> list[Action]:
+        actions = super()._office_changed(now)
+        self.evidence = self.evidence and _Wasteful(self._timing, now)
+        return actions
+
+
 class FinalStateNotGiven(StepCore):
     """Waits for the end of a step before it lets anybody in, also when no more steps are done."""
 
@@ -437,6 +453,16 @@ class IntentNotAwaited(SaveCore):
         return [*actions, *(CommitSave(a.save) for a in actions if isinstance(a, Intend))]
 
 
+class EarlyWordsKept(SaveCore):
+    """Takes what was said of a save that was never to be for what is said of the one in its place."""
+
+    def adopt(self, view: View) -> list[SaveAction]:
+        early = dict(self._early) if view.lineage == self._view.lineage else {}
+        actions = super().adopt(view)
+        self._early = early
+        return actions
+
+
 class UnstableSaved(SaveCore):
     """Commits as soon as all stripes are there, though the step may yet be done again."""
 
@@ -626,6 +652,8 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         believing(coordinator=NewLeaderSuspectsAtOnce),
         "nothing has happened to it",
     ),
+    "heirs of the final state passed over": (Cast(coordinator=HeirsPassedOver), "has kept the final state"),
+    "early words of a save kept": (Cast(saves=EarlyWordsKept), "is back|has ended"),
     "parts of an earlier view kept": (Cast(steps=PartsKept), "nothing of|is back|has ended|stand still"),
     "surveys of an earlier view kept": (Cast(steps=SurveysKept), "by the surveys of"),
     "a doubted attempt completed": (Cast(steps=DoubtsIgnored), "with the wrong numbers"),

@@ -14,6 +14,8 @@ BEGIN_WITH = {
     "a beginning that leaves no trace": 100,
     "a claim that comes too late": 2350,
     "void states kept for a name": 350,
+    "heirs of the final state passed over": 1000,
+    "early words of a save kept": 2700,
 }
 """Mistakes that show in few worlds only are looked for where they are known to."""
 

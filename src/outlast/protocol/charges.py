@@ -3,7 +3,8 @@
 Members find out together that one of them is at fault: what proves it is in the records, which all of them
 hold. So all of them say it, and a *charge* counts when more than half of the view do, the accused included.
 One that says it alone is taken for the one that is wrong. Who still catches up has seen nothing, and is not
-asked: members may work in an earlier view, without it.
+asked: members may work in an earlier view, without it. (One that says something has seen it, and has
+gone back so far that it has no state now.)
 
 A charge may also say that the program is at fault, and that the job has to *end* (`repeating.py`). It takes
 as many to say so, each in words of its own.
@@ -27,13 +28,13 @@ def heeded(view: View, reports: Mapping[int, Report]) -> list[Charge]:
     for member in view.members:
         report = reports.get(member.replica)
         known = report is not None and report.incarnation == member.incarnation
-        if report is None or not known or not report.catching_up:
-            voices += 1
         if report is None or not known:
+            voices += 1
             continue
-        for charge in report.charges:
-            if view.planned_since <= charge.view <= view.number:
-                first = told.setdefault((charge.life, charge.ends), charge)
-                if charge == first or charge.replica >= 0 or charge.ends:
-                    counts[charge.life, charge.ends] += 1
+        charges = [charge for charge in report.charges if view.planned_since <= charge.view <= view.number]
+        voices += bool(charges) or not report.catching_up
+        for charge in charges:
+            first = told.setdefault((charge.life, charge.ends), charge)
+            if charge == first or charge.replica >= 0 or charge.ends:
+                counts[charge.life, charge.ends] += 1
     return [told[about] for about in sorted(told) if 2 * counts[about] > voices]

@@ -226,6 +226,9 @@ class Driver:
         self._event(now, lambda: self.participant.alone(view, now))
 
     def received(self, message: Message, now: float) -> None:
+        if self.closed:
+            # This life is over, and its last word was said: no view is adopted behind it.
+            return
         if self.saves is not None:
             self.saves.heard(now)
         if isinstance(message, Status):
@@ -438,18 +441,22 @@ class Driver:
         """This replica has found what the lineage begins with: ask whether it may."""
         self._event(now, lambda: self.participant.founds(foundation, now))
 
-    def rest(self, final: Final | None, now: float) -> None:
+    def rest(self, kept: Final | None, now: float) -> None:
         """The training thread is beside the steps: views change without it, and nobody takes what the script
-        does for a hang, however long it takes. `final` is the last state, for those who come back."""
+        does for a hang, however long it takes. `kept` is the last state, for those who come back."""
         self.now = now
         life = self.life
         self.resting = True
         self.outlet.enter(Phase.ASIDE)
         if not self.setup.alone:
-            if final is not None:
-                life.giving.final = final
+            if kept is not None:
+                life.giving.final = kept
             life.giving.final_is_known = self.steps.mode is not Mode.LEARNING or self.has_final
             self.act(self.participant.rest(now))
+            if self.steps.mode is Mode.LEARNING and not self.setup.shadow:
+                # Should no member be left, this replica has what the job ends with.
+                final = self.has_final or self.copies is None
+                self.act(self.participant.set_final(final, now))
             life.giving.give_final()
         self._settle()
 
@@ -463,6 +470,7 @@ class Driver:
         self.resting = self.steps.resting = self.steps.ending = False
         self.life.ends_in = None
         self.life.giving.forget_final()
+        self.act(self.participant.set_final(False, now))
 
     def close(self, now: float) -> None:
         """The script has left the loop for good."""
@@ -893,7 +901,8 @@ class Driver:
     # For people.
 
     def ends(self, *, closes: bool) -> None:
-        """The script has come to its end in order; `closes`: with that, the job has."""
+        """The script has come to its end in order; `closes`: with that, the job has. Nothing follows."""
+        self.closed = True
         self.outlet.emit(
             events.LifeOver(
                 replica=self.replica,

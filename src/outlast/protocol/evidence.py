@@ -176,7 +176,9 @@ class Evidence:
             if report.staying:
                 change.staying.add(replica)
                 change.chief = report.chief
-            if report.ready or (seat.standing is Standing.MEMBER and not report.catching_up):
+            if report.final and seat.standing is Standing.LEARNER and not report.leaving:
+                change.final.add(replica)
+            if report.ready or report.final or (seat.standing is Standing.MEMBER and not report.catching_up):
                 change.holding.add(replica)
             if seat.standing is Standing.LEARNER and report.ready and not report.leaving:
                 change.ready.add(replica)

@@ -141,6 +141,8 @@ class MemberCore:
         self.view = View()
         self.ready = False
         self.leaving = False
+        self.final = False
+        """Whether it was given the state after the last step as a learner; members need not say so."""
         self.staying = False
         """Whether the program of this process has come to its end, and it only keeps the final state."""
         self._chief = -1
@@ -197,7 +199,7 @@ class MemberCore:
         self.past_incarnation = max(self.past_incarnation, self.incarnation)
         self.incarnation = 0
         self._admitted_in = 0
-        self.fenced = self.ready = False
+        self.fenced = self.ready = self.final = False
         self.intent = self.foundation = None
         self.charges = ()
         self.unreachable = self.torn = frozenset()
@@ -207,6 +209,13 @@ class MemberCore:
     def set_ready(self, now: float) -> list[MemberAction]:
         """A learner: I have caught up and can contribute."""
         self.ready = True
+        return self.tell(now)
+
+    def set_final(self, final: bool, now: float) -> list[MemberAction]:
+        """A learner: I have the state after the last step. Or: there is another loop of steps."""
+        if final == self.final:
+            return []
+        self.final = final
         return self.tell(now)
 
     def set_leaving(self, now: float) -> list[MemberAction]:
@@ -424,6 +433,7 @@ class MemberCore:
             incarnation=self.incarnation,
             view=self.view.number,
             ready=self.ready,
+            final=self.final,
             leaving=self.leaving,
             staying=self.staying,
             chief=self._chief,

@@ -154,6 +154,8 @@ class Report(Message, frozen=True, kw_only=True):
     view: int
     """The newest view that is in force here; a planned one that is known but not in force does not count."""
     ready: bool = False
+    final: bool = False
+    """A learner: it has the state after the last step, and could give it to others."""
     leaving: bool = False
     staying: bool = False
     """Its program has come to its end in order; it only keeps the final state until the job ends."""

@@ -34,6 +34,7 @@ from outlast.protocol.messages import Message
 from outlast.protocol.naming import Kept
 from outlast.protocol.saving import Ended, SaveAction, SaveBody, SaveCore
 from outlast.protocol.step_words import (
+    BLANK,
     NOTHING_SAID,
     Accused,
     Body,
@@ -185,6 +186,9 @@ class Participant:
         """The training thread has left the loop for good."""
         return self._run(self.steps.close(), now)
 
+    def set_final(self, final: bool, now: float) -> list[Action]:
+        return self._run(self.member.set_final(final, now), now)
+
     def set_staying(self, chief: int, now: float) -> list[Action]:
         return self._run(self.member.set_staying(chief, now), now)
 
@@ -260,12 +264,16 @@ class Participant:
                     waiting[:0] = self.saves.dropped(action.step)
                 case GoBack():
                     done.append(action)
+                    self._is_blank_after(action)
                     waiting[:0] = self.saves.go_back(action.fork.step)
                 case Differ() if action.again:
                     # Who can say what it is that differs, makes the charge.
                     done.append(action)
                 case Differ():
                     done.append(action)
+                    for after in waiting:
+                        # It is a part of what is said.
+                        self._is_blank_after(after)
                     waiting[:0] = self.member.charge(self._charges(action), now)
                 case Accused():
                     done.append(action)
@@ -305,6 +313,11 @@ class Participant:
             self.member.catching_up = False
             done += cast(list[Action], self.member.tell(now))
         return done
+
+    def _is_blank_after(self, action: object) -> None:
+        """One that goes back and has no copy has no more to go on from than one that was never given any."""
+        if isinstance(action, GoBack) and action.step == BLANK:
+            self.member.catching_up = True
 
     def _charges(self, differ: Differ) -> list[Charge]:
         """What members hold against those whose state differs, or against nobody."""

@@ -12,8 +12,9 @@ without them would lose what they have done. It waits.
 Proof of death (the agent saw the process exit) is another matter: then whoever is still a member takes over.
 And one that asks to leave is let go only when another holder stays, or when there is nobody to hand over to.
 
-*A lineage continues or is ended openly.* When no member is left, the learners form a new lineage together:
-they start from the newest checkpoint or from the beginning, and everybody can see that from the view.
+*A lineage continues or is ended openly.* When no member is left, learners that have the state after the last
+step go on with that. If there are none, the learners form a new lineage together: they start from the newest
+checkpoint or from the beginning, and everybody can see that from the view.
 
 *Whoever is waited for is not forgotten.* A change that takes away nobody who is needed in the step under way
 is *planned*: the members put the new view into force by themselves, at the end of a step, which may take
@@ -88,6 +89,8 @@ class Change:
     """Those members that do not hold the training state yet."""
     holding: set[int] = field(default_factory=set)
     """Whoever says that it does, or did so when it was a learner."""
+    final: set[int] = field(default_factory=set)
+    """Learners that have the state after the last step."""
     form_now: bool = False
     """Whether the first view of a lineage has waited long enough for the rest."""
     staying: set[int] = field(default_factory=set)
@@ -115,7 +118,7 @@ class Change:
     @property
     def moves(self) -> bool:
         """Whether there is more here than adoptions."""
-        told = self.arrivals or self.removals or self.ready or self.failures or self.charges
+        told = self.arrivals or self.removals or self.ready or self.final or self.failures or self.charges
         return bool(told or self.standstill or self.gap) or self.form_now or self.gave_up is not None
 
 
@@ -137,6 +140,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     draft.let_go(change.removals)
     draft.renew(change.gap or change.standstill, wonder=not change.gap)
     draft.promote(change.ready)
+    draft.inherit(change.final)
     draft.form(change.form_now)
     draft.conclude(change)
     return draft.result(change.holding)
@@ -368,6 +372,18 @@ class _Draft:
         """Whether this life was there before: what is said of a replica is not said of its next life."""
         before = self.base.seats.get(seat.replica)
         return before is not None and before.incarnation == seat.incarnation
+
+    def inherit(self, final: set[int]) -> None:
+        """When no member is left, the learners that have the final state go on in its place: there is nothing
+        to train any more, so they lack nothing."""
+        heirs = [seat for seat in self.learners() if seat.replica in final and self._known(seat)]
+        if self.members() or not heirs or self.closed:
+            return
+        for seat in heirs:
+            self._set_member(seat)
+            self.causes.append(f"replica {seat.replica} has the final state")
+        self.interrupts = True
+        self.holders = tuple(seat.as_member() for seat in self.members())
 
     def form(self, form_now: bool) -> None:
         """Begin a lineage from the learners when no member is left to learn from."""

@@ -179,8 +179,9 @@ class SaveCore:
 
     def adopt(self, view: View) -> list[SaveAction]:
         """This view is in force."""
+        # Whoever still means what it said will say it again. Its step may have been undone with its life.
+        self._early.clear()
         if view.lineage != self._view.lineage:
-            self._early.clear()
             self._decided, self._saved = -1, Saved(-1)
             self._unable = None
         self._view = view

@@ -8,6 +8,8 @@
 - *One line*: all that counts of an era from one life to another has come over one connection.
 - *No groundless eviction*: a replica that nothing has happened to is never evicted on suspicion.
 - *State is kept*: suspicion never removes the last holder of the training state.
+- *Nothing is trained again*: no lineage begins while a replica that nothing has happened to has the final
+  state, member or not.
 - *Nobody waits in vain*: the net below the protocol, a view that is renewed since all members wait for each
   other, is needed only where a word was lost that nobody knows of, or a thread hangs while it waits.
 - *All work is done*: no job is called finished before its chief has come to the end of its script.
@@ -84,6 +86,8 @@ class Checkers:
             not view.renews or self._sim.may_stand_still,
             f"all members stand still, and nothing was lost: {view.cause}",
         )
+        if 0 < old.lineage < view.lineage and before is not None:
+            self._check_beginning(before)
         self._committed[view.number] = view
         self.views += 1
         if before is not None:
@@ -132,6 +136,15 @@ class Checkers:
         agreed = self._committed.get(view.number)
         self._require(agreed is not None, f"{who} {does} view {view.number}, which was never committed")
         self._require(agreed == view, f"{who} {does} a view {view.number} that is not the committed one")
+
+    def _check_beginning(self, before: Membership) -> None:
+        for seat in before.seats.values():
+            node = self._sim.replica_node(seat.replica)
+            if seat.present and node is not None and not self._sim.excused(seat):
+                self._require(
+                    not node.thread.ending.keeps(seat.incarnation),
+                    f"a lineage begins, and {node.name} has kept the final state for some time",
+                )
 
     def _check_evictions(self, before: Membership, after: Membership) -> None:
         for seat in before.seats.values():

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from outlast.sim.thread import Thread
 
 SHORT_S = 0.05
+LONG_S = 8.0
+HEARD_WITHIN_S = 1.0
+"""So soon the coordinator has heard what a replica says, unless something happens to one of them."""
 
 
 class Ending:
@@ -34,6 +37,8 @@ class Ending:
         drawn = random.Random(f"ending-{self._sim.world.seed}")
         self._work_s = drawn.choice([0.0, 0.5, 3.0])
         self._rest_s = drawn.choice([0.0, 0.5, 3.0])
+        if self._sim.end_is_haunted:
+            self._work_s = LONG_S
         self.begun = False
         """Whether the loop of steps is over here."""
         self.beside = False
@@ -47,6 +52,8 @@ class Ending:
         self._stays = False
         """Whether the script has ended, and the process is there for others."""
         self._last = BLANK
+        self._since = 0.0
+        """When this life had the final state, and was beside the steps."""
         self._life: Life | None = None
         """The one in which it has left the loop."""
 
@@ -64,10 +71,18 @@ class Ending:
     def _is_chief(self) -> bool:
         return self._thread.chief == self._node.replica
 
+    def keeps(self, incarnation: int) -> bool:
+        """Whether this life has had the final state for so long that others can know."""
+        driver = self._node.driver
+        same = self.begun and driver.life is self._life and self._node.core.incarnation == incarnation
+        known = driver.has_final or driver.copies is None
+        return same and known and self._sim.world.now > self._since + HEARD_WITHIN_S
+
     def rest(self) -> None:
         """The loop is over: what the script does beside the steps takes its time."""
         self.begun = self.beside = True
-        self._last, self._life = self._thread.applied, self._node.driver.life
+        self._last = self._thread.applied
+        self._life, self._since = self._node.driver.life, self._sim.world.now
         self._thread.rest()
         self._later(self._rest_s, self._leave)
 
@@ -79,7 +94,8 @@ class Ending:
         """The last state is what it was."""
         self._thread.check_loop(self._last)
         self.closing = True
-        self._life = self._node.driver.life
+        if self._life is not self._node.driver.life:
+            self._life, self._since = self._node.driver.life, self._sim.world.now
         self._thread.rest()
         self._node.driver.close(self._sim.world.now)
         self._thread.wake()
@@ -92,7 +108,7 @@ class Ending:
         if driver.life.over is not None or driver.life.back is not None:
             return False
         self._thread.check_loop(self._last)
-        self._life = driver.life
+        self._life, self._since = driver.life, self._sim.world.now
         self._thread.keep()
         self._thread.rest()
         driver.close(self._sim.world.now)

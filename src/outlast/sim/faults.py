@@ -63,6 +63,7 @@ class Faults:
         self._warps = random.Random(f"buffers-{sim.world.seed}")
         self._exits = random.Random(f"exits-{sim.world.seed}")
         self._late = random.Random(f"late-{sim.world.seed}")
+        self._haunts = random.Random(f"haunts-{sim.world.seed}")
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -88,6 +89,8 @@ class Faults:
         if not self._sim.calm and self._sim.compare_every and self._warps.random() < 0.3:
             for _ in range(self._warps.randint(1, 4)):
                 self._sim.world.after(self._warps.uniform(0.0, until_s), None, self._flip_a_buffer)
+        if not self._sim.calm and self._sim.end_is_haunted:
+            self._sim.world.after(0.0, None, self._haunt_the_end, self._haunts.randint(1, 6), until_s)
         if not self._sim.calm and self._exits.random() < 0.15:
             for _ in range(self._exits.randint(1, 3)):
                 self._sim.world.after(self._exits.uniform(0.0, until_s), None, self._exit_early)
@@ -136,6 +139,19 @@ class Faults:
         if node is not None:
             self._touch(node, 0.0, "is killed")
             node.kill("was killed by SIGKILL")
+
+    def _haunt_the_end(self, deaths: int, until_s: float) -> None:
+        """One after the other dies, each as soon as all have the final state."""
+        nodes = [node for node in self._sim.replicas() if not self._sim.spec.is_shadow(node.replica)]
+        there = len(nodes) == self._sim.spec.replicas and all(
+            node.up and node.thread.ending.begun and not node.over for node in nodes
+        )
+        if there:
+            # Members first: those who were given the state by them are to be enough.
+            members = [node for node in nodes if node.core.is_member]
+            self._strike(self._haunts.choice(members or nodes))
+        if self._sim.world.now < until_s and deaths > int(there):
+            self._sim.world.after(0.2, None, self._haunt_the_end, deaths - int(there), until_s)
 
     def _flip_a_bit(self) -> None:
         """In the state of one that trains with others: nobody sees it happen."""

@@ -130,6 +130,9 @@ class ReplicaNode(Node):
         self.driver.received(message, self.sim.world.now)
 
     def connected(self, line: Line) -> None:
+        if line.peer.replica in self.driver.life.broken - self.driver.life.returned:
+            for replica in (self.replica, line.peer.replica):
+                self.sim.returned_at[replica] = self.sim.world.now
         self.driver.connected(line, self.sim.world.now)
 
     def lost(self, line: Line, why: str) -> None:

@@ -51,6 +51,8 @@ WRONG_LATELY_S = 5.0
 
 EXCUSE_HOLDS_S = 2.5
 """A fault still explains an eviction this long after it is over: detection and commit."""
+ON_ITS_WAY_S = 0.1
+"""So old is what the coordinator knows, at the most, of connections that were made anew."""
 
 
 SUSPICIOUS = partial(StepCore, judges=True)
@@ -136,6 +138,9 @@ class Simulation:
         ]
         # Some runs go on for ever; others come to their end, in the middle of the trouble or after it.
         self.last_step = chance.randint(5, 80) if chance.random() < 0.3 else ENDLESS
+        # Drawn apart, too.
+        self.end_is_haunted = self.last_step < ENDLESS and random.Random(f"ends-{seed}").random() < 0.4
+        """Whether replicas die one after the other once all have the final state, while the chief works."""
         self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
         self.on_manifest_sent: Callable[[], None] | None = None
         self.on_beginning: Callable[[], None] | None = None
@@ -145,6 +150,8 @@ class Simulation:
         """When connections broke for no reason, and between whom."""
         self.may_stand_still = False
         """Whether a word was lost though nothing was wrong with its connection, or a thread hangs."""
+        self.returned_at: dict[int, float] = {}
+        """When a connection with this replica was made anew."""
         self.kept_s = WRONG_LATELY_S
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
@@ -179,9 +186,11 @@ class Simulation:
         # One that cannot be reached may be evicted for that, but not one whose connections are there again.
         cut_off = {n.replica: (n.driver.life.broken, n.driver.life.returned) for n in self.replicas()}
         missed = any(seat.replica in torn - back for torn, back in cut_off.values())
+        just_now = self.world.now < self.returned_at.get(seat.replica, -1e9) + ON_ITS_WAY_S + late_s
         return (
             self._torn_again_and_again(seat.replica)
             or missed
+            or just_now
             or bool(cut_off[seat.replica][0] - cut_off[seat.replica][1])
         )
 

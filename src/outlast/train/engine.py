@@ -317,7 +317,8 @@ class Engine:
                         break
                     self._changed.wait(LOOK_AGAIN_S)
         if well:
-            self.driver.ends(closes=closes)
+            with self._changed:
+                self.driver.ends(closes=closes)
         self.close()
 
     # How it ends.
