@@ -1,8 +1,9 @@
 """What a lineage begins with: the newest good checkpoint, whatever happened to the others."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from saved_states import (
     tiers_in,
 )
 
-from outlast.errors import NoCheckpoint, SaveGivenUp, VaultTaken
+from outlast.errors import NoCheckpoint, SaveGivenUp, StorageFull, VaultTaken
 from outlast.protocol.roster import INTENTS_KEPT
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import Intent
@@ -135,6 +136,29 @@ def test_who_may_not_claim_any_more_claims_nothing(tmp_path: Path) -> None:
     with pytest.raises(SaveGivenUp):
         find_beginning(tiers, run="next", lineage=2, intents=(), process=dead(), may_claim=lambda: None)
     assert tiers.first.newest_claim() == 1
+
+
+def test_a_full_storage_is_waited_for_as_long_as_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = tiers_in(tmp_path)
+    commit(tiers.first, claim_for(tiers), 5)
+    make_claim, answers = Tiers.claim, [True, True]
+
+    def claim(self: Tiers, **more: Any) -> Claim:
+        if answers:
+            raise StorageFull("no space left")
+        return make_claim(self, **more)
+
+    def begin_anew(awaits_room: Callable[[], bool]) -> Beginning:
+        return find_beginning(
+            tiers, run="next", lineage=2, intents=(), process=dead(), awaits_room=awaits_room
+        )
+
+    monkeypatch.setattr(Tiers, "claim", claim)
+    with pytest.raises(StorageFull):
+        begin_anew(lambda: False)
+    assert step_of(begin_anew(answers.pop)) == 5 and not answers
 
 
 def test_what_a_founder_hid_that_died_before_its_second_look_is_found(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ LOOK_AGAIN_S = 0.5
 """How often a waiting thread looks at the clock; whatever happens wakes it at once."""
 
 
+ROOM_WITHIN_S = 120.0
+"""So long a storage may be full when a job that has lost all replicas begins again."""
+TRY_EVERY_S = 1.0
+
+
 class Founding:
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Founding:
                 lambda: driver.view.founded,
                 lambda: self._may_claim(todo.lineage),
                 self._may_begin,
+                Room(self, todo.lineage).awaits,
             )
             step = self._restore(found)
         except SaveGivenUp:
@@ -144,6 +150,12 @@ class Founding:
                 self._changed.wait(LOOK_AGAIN_S)
             return True
 
+    def pause(self, seconds: float) -> None:
+        """Unless the job is over, or it is on somebody else to begin."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._driver.steps.mode is not Mode.FOUNDING, seconds)
+            self._check()
+
     def _ask(self) -> Status | None:
         """How the job stands, as the coordinator says now; None for one who has none."""
         driver = self._driver
@@ -176,3 +188,30 @@ class Founding:
                 f"replica {self._driver.replica}: the states of replicas differ, and nobody is left who has "
                 "one that was verified. The job begins again, as if all replicas had died"
             )
+
+
+class Room:
+    """Patience with a storage that is full.
+
+    Whoever starts a job sees at once that it is. But one that begins again, since all its replicas died, is
+    watched by nobody, and others may well be making room: its checkpoints are there.
+    """
+
+    def __init__(self, founding: Founding, lineage: int) -> None:
+        self._founding = founding
+        self._until = time.monotonic() + ROOM_WITHIN_S if lineage > 1 else 0.0
+        self._said = False
+
+    def awaits(self) -> bool:
+        """Waits for a moment; whether to try again."""
+        if time.monotonic() >= self._until:
+            return False
+        if not self._said:
+            self._said = True
+            log.warning(
+                "the job cannot begin again, since there is no space left for its checkpoints;"
+                " it is tried again for %.0f s",
+                ROOM_WITHIN_S,
+            )
+        self._founding.pause(TRY_EVERY_S)
+        return True

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from outlast import crashpoints as crash
-from outlast.errors import ObjectDamaged, ObjectMissing, SaveGivenUp
+from outlast.errors import ObjectDamaged, ObjectMissing, SaveGivenUp, StorageFull
 from outlast.protocol.roster import INTENTS_KEPT
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import Intent
@@ -61,14 +61,17 @@ def find_beginning(
     founded: Callable[[], int] = lambda: 0,
     may_claim: Callable[[], int | None] = lambda: 0,
     may_begin: Callable[[Claim], bool] = lambda _: True,
+    awaits_room: Callable[[], bool] = lambda: False,
 ) -> Beginning:
     """Load the newest good checkpoint into memory, and claim the right to go on from it.
 
     `founded` says under which claim this run was last allowed to begin. `may_claim` is asked just before the
     put, and says in which view it is on this replica to do so. `may_begin` has the claim recorded.
-    SaveGivenUp if one of these two says no: then it is on somebody else, or in another view."""
+    SaveGivenUp if one of these two says no: then it is on somebody else, or in another view. `awaits_room`
+    is called where the storage is full, waits for a while, and says whether to try again."""
     found: tuple[Checkpoint, Manifest, Assembly, bool] | None = None
-    for _ in range(LOOKS_MOST):
+    looks = 0
+    while looks < LOOKS_MOST:
         rejected: dict[Checkpoint, str] = {}
         for checkpoint in tiers.trunk(founded=founded()):
             if found is not None and found[0] == checkpoint:
@@ -84,7 +87,13 @@ def find_beginning(
         view = may_claim()
         if view is None:
             raise SaveGivenUp("somebody else is to say what this lineage begins with")
-        claim = tiers.claim(run=run, lineage=lineage, view=view, base=base, process=process)
+        try:
+            claim = tiers.claim(run=run, lineage=lineage, view=view, base=base, process=process)
+        except StorageFull:
+            if awaits_room():
+                continue
+            raise
+        looks += 1
         trunk = tiers.trunk(before=claim.number, founded=founded())
         now = next((c for c in trunk if c not in rejected), None)
         if now != base:

@@ -382,6 +382,7 @@ class Saving:
         founded: Callable[[], int],
         may_claim: Callable[[], int | None],
         may_begin: Callable[[Claim], bool],
+        awaits_room: Callable[[], bool],
     ) -> Beginning:
         """What the lineage begins with; takes as long as reading a checkpoint does."""
         found = find_beginning(
@@ -394,6 +395,7 @@ class Saving:
             founded=founded,
             may_claim=may_claim,
             may_begin=may_begin,
+            awaits_room=awaits_room,
         )
         self._claimed = found.claim
         if found.manifest is not None:
