@@ -14,6 +14,9 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+os.environ["OUTLAST_CHECK_LOCKS"] = "1"
+"""Here, and in all processes that tests start."""
+
 _kill = os.kill
 
 

@@ -22,6 +22,7 @@ ALLOWED = {
     "coordinator": {"observe", "wire", "protocol", "kinship", "errors"},
     "agent": {"observe", "wire", "protocol", "kinship", "parting", "errors"},
     "train": {
+        "locks",
         "mesh",
         "rules",
         "state",
@@ -34,7 +35,7 @@ ALLOWED = {
         "errors",
     }
     | {"observe"},
-    "mesh": {"wire", "protocol", "errors"},
+    "mesh": {"wire", "protocol", "locks", "errors"},
     "state": {"protocol", "kinship", "errors"},
     "rules": {"errors"},
     "sim": {"protocol", "kinship", "errors"},
@@ -43,6 +44,7 @@ ALLOWED = {
     "protocol": {"errors"},
     "kinship": set(),
     "crashpoints": set(),
+    "locks": set(),
     "parting": set(),
     "errors": set(),
 }

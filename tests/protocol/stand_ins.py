@@ -17,7 +17,7 @@ from outlast.protocol.lines import Line
 from outlast.protocol.member import MemberCore
 from outlast.protocol.messages import Admitted, Message, Phase, ViewNews
 from outlast.protocol.saving import Save, SaveAction, SaveBody
-from outlast.protocol.seams import At, Said, Worked
+from outlast.protocol.seams import At, Noted, Said, Worked
 from outlast.protocol.step_words import (
     BLANK,
     Body,
@@ -209,6 +209,8 @@ class Outlet:
         self.done: list[tuple[int, bool]] = []
         self.stables: list[int] = []
         self.on_stable: Callable[[], None] = lambda: None
+        self.ledger: list[Noted] | None = None
+        """What is still to be written down; None where nothing is."""
         self.saves: list[tuple[int, bool]] = []
         self.emitted: list[AnyEvent] = []
         self.noted: list[tuple[int, str]] = []
@@ -264,9 +266,12 @@ class Outlet:
     def completed(self, record: Any, *, made: bool) -> None:
         self.done.append((record.step, made))
 
-    def stable(self, record: Any) -> None:
+    def stable(self, record: Any, noted: Noted) -> bool:
         self.stables.append(record.step)
         self.on_stable()
+        if self.ledger is not None:
+            self.ledger.append(noted)
+        return self.ledger is None
 
     def saved(self, step: int, *, just_now: bool) -> None:
         self.saves.append((step, just_now))

@@ -81,6 +81,43 @@ def reports(replica: Replica) -> list[Report]:
     return [message for message in replica.outlet.told if isinstance(message, Report)]
 
 
+# What is written down.
+
+
+def test_nothing_that_is_fed_leaves_before_it_is_written_down() -> None:
+    learner = Member(9, 1)
+    replica = running(saves=True)
+    replica.follow(msgspec.structs.replace(VIEW, number=2, learners=(learner,)))
+    replica.connect(learner)
+    replica.outlet.sent.clear()
+    replica.outlet.ledger = []
+    life = replica.driver.life
+    save = Save(5, 1, 2, (0, 1, 2))
+    replica.driver.participant.saves.save = save
+    for step in (4, 5):
+        life.records[step] = Record(step, bytearray(10))
+        replica.driver.act([Stable(step), Feed(step)])
+    replica.driver.act([saving.Intend(save, {})])
+    assert not replica.outlet.sent and not replica.saves.done
+    first, second = replica.outlet.ledger
+    replica.driver.done(first, 0.0)
+    assert {sent.header.step for sent in replica.outlet.sent} == {4}, "the other one is still to be written"
+    assert not replica.saves.done
+    replica.driver.done(second, 0.0)
+    fed = [sent.header.step for sent in replica.outlet.sent if sent.kind is Kind.NOTE]
+    assert fed == [4, 5] and {sent.to for sent in replica.outlet.sent} == {9}
+    assert replica.saves.done == [saving.Intend(save, {})]
+
+
+def test_members_do_not_wait_for_the_ledger() -> None:
+    replica = running()
+    replica.outlet.ledger = []
+    replica.driver.life.records[5] = Record(5, bytearray(10))
+    replica.driver.act([Stable(5), Feed(5)])
+    replica.driver.life.post.send(ALL[1], replica.driver.header(Kind.LOADED))
+    assert [sent.to for sent in replica.outlet.sent] == [1]
+
+
 # One queue.
 
 

@@ -38,6 +38,36 @@ def test_what_is_said_before_there_is_a_connection_waits_for_it_in_order(lines: 
     assert not lines.waiting and lines.route(PEER, "c") == line(7)
 
 
+def test_what_is_held_waits_with_all_that_comes_behind_it(lines: Lines[str]) -> None:
+    lines.connected(line(7))
+    lines.hold(PEER, 1)
+    assert lines.route(PEER, "a") is None and lines.route(PEER, "b") is None
+    lines.hold(PEER, 2)
+    assert lines.route(PEER, "c") is None
+    assert lines.release(1) == [(line(7), ["a", "b"])]
+    assert lines.release(2) == [(line(7), ["c"])]
+    assert lines.route(PEER, "d") == line(7) and lines.release(3) == []
+
+
+def test_a_connection_that_is_made_meanwhile_sets_nothing_free(lines: Lines[str]) -> None:
+    lines.hold(PEER, 1)
+    lines.route(PEER, "a")
+    assert lines.connected(line(7)) == ([], False)
+    lines.lost(line(7))
+    assert not lines.torn, "nothing went over it"
+    lines.release(1)
+    assert lines.connected(line(8)) == (["a"], False)
+
+
+def test_what_is_held_goes_with_its_era(lines: Lines[str]) -> None:
+    lines.connected(line(7))
+    lines.hold(PEER, 1)
+    lines.route(PEER, "a")
+    lines.adopt(view(6), own=1)
+    assert lines.route(PEER, "b") is None, "what is to be written is not written yet"
+    assert lines.release(1) == [(line(7), ["b"])]
+
+
 def test_nothing_crosses_a_gap_in_either_direction(lines: Lines[str]) -> None:
     """The story of a result whose connection breaks behind it, as the owner and as the others see it."""
     lines.lost(used(lines))

@@ -301,6 +301,13 @@ class SwitchesAlone(StepCore):
         return super()._complete(verdict)
 
 
+class FedAheadOfTheLedger(Driver):
+    """Gives records to learners before they are written down."""
+
+    def _holds_feeds(self) -> bool:
+        return False
+
+
 class WrongRecordTaught(Driver):
     """Answers a wish for one record with another."""
 
@@ -654,6 +661,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     ),
     "heirs of the final state passed over": (Cast(coordinator=HeirsPassedOver), "has kept the final state"),
     "early words of a save kept": (Cast(saves=EarlyWordsKept), "is back|has ended"),
+    "a feed ahead of the ledger": (Cast(driver=FedAheadOfTheLedger), "not in its ledger yet"),
     "parts of an earlier view kept": (Cast(steps=PartsKept), "nothing of|is back|has ended|stand still"),
     "surveys of an earlier view kept": (Cast(steps=SurveysKept), "by the surveys of"),
     "a doubted attempt completed": (Cast(steps=DoubtsIgnored), "with the wrong numbers"),

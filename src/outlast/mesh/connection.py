@@ -16,12 +16,12 @@ leaves the descriptor to that thread, lest its number be reused under it.
 
 import contextlib
 import socket
-import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from outlast import locks
 from outlast.errors import ProtocolError
 from outlast.mesh.frames import SEAL_BYTES, seal
 from outlast.mesh.incoming import Incoming
@@ -48,7 +48,7 @@ class Connection:
         self._sock = sock
         self._incoming = incoming
         self._poller = poller
-        self._lock = threading.Lock()
+        self._lock = locks.lock("connection")
         self._queue: deque[memoryview | bytes] = deque()
         self._kept: deque[tuple[int, object]] = deque()
         """For each frame that has not left, after how many bytes it has, and what must live until then."""
@@ -164,7 +164,7 @@ class Connection:
 
     def abandon(self) -> None:
         """In a forked child, where the lock's owner may not exist, and the socket is the parent's."""
-        self._lock = threading.Lock()
+        self._lock = locks.lock("connection")
         self._open = False
 
     def _write(self, budget_bytes: int) -> None:

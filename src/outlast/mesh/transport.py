@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
+from outlast import locks
 from outlast.errors import ConfigError, ProtocolError
 from outlast.mesh.connection import Connection
 from outlast.mesh.door import Door, life_of
@@ -81,7 +82,7 @@ class Mesh:
         self._poller = Poller()
         self._door = Door(self._listener, sockets=self._sockets, poller=self._poller, admit=self._admit)
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = locks.lock("mesh")
         # Under the lock: what has been decided, for the I/O thread to carry out.
         self._incarnation: int | None = None
         self._wanted: dict[int, Member] = {}
@@ -92,7 +93,7 @@ class Mesh:
         self._closed = False
         self._flush_within_s = FLUSH_WITHIN_S
         # Whose turn it is: the I/O thread's, or that of a guest that waits for what comes.
-        self._helm = threading.Lock()
+        self._helm = locks.lock("helm")
         self._guest: int | None = None
         self._called = False
         self._guest_left_at = float("-inf")
@@ -380,8 +381,8 @@ class Mesh:
         """In a forked child: there is no I/O thread here, and the connections are the parent's."""
         for connection in [*self._connections.values(), *self._since]:
             connection.abandon()
-        self._lock = threading.Lock()
-        self._helm = threading.Lock()
+        self._lock = locks.lock("mesh")
+        self._helm = locks.lock("helm")
         self._thread = None
         self._closing = True
         self._sockets.close_inherited()

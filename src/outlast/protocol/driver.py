@@ -62,6 +62,7 @@ from outlast.protocol.seams import (
     Gathering,
     Gave,
     GaveUp,
+    Noted,
     Outlet,
     Record,
     Said,
@@ -343,7 +344,7 @@ class Driver:
                 return self.is_void_attempt(what.at)
             case Digested():
                 return what.life is not self.life or what.fork != self.steps.fork
-            case Described() | Gave():
+            case Described() | Gave() | Noted():
                 return what.life is not self.life
             case Written() | Sealed() | Committed() | GaveUp():
                 return what.save != self.participant.saves.save
@@ -367,6 +368,8 @@ class Driver:
                 self.life.giving.promised.discard(what.to)
                 for index, memory in what.pieces or ():
                     self.life.post.send(what.to, what.header._replace(kind=Kind.PIECE, lo=index), memory)
+            case Noted():
+                self._noted()
             case Written():
                 return participant.stripe_written(what.save.at, what.stripe, now)
             case Sealed():
@@ -581,15 +584,16 @@ class Driver:
             case Stable():
                 record = life.records.get(action.step)
                 if record is not None:
-                    self.outlet.stable(record)
+                    if not self.outlet.stable(record, Noted(life, action.step)):
+                        life.to_note += 1
                     fork, view = record.note.verdict.fork.view, life.view
                     self.outlet.emit(
                         events.Stable(step=action.step, view=view.number, lineage=view.lineage, fork=fork)
                     )
-            case Feed():
-                life.giving.feed(life.records.get(action.step), life.view, self.header(Kind.NOTE))
-            case FeedAgain():
-                life.giving.feed_again(action, life.records, life.view, self.header(Kind.NOTE))
+            case Feed() | FeedAgain():
+                if self._holds_feeds():
+                    life.post.hold(life.view.learners, life.to_note)
+                self._feed(action)
             case HandOver():
                 record = self._whole(action.step)
                 life.giving.hand_over(action, record, life.view, self.header(Kind.NOTE))
@@ -598,6 +602,27 @@ class Driver:
             case _:
                 self._wakes_up |= self._wakes(action)
                 self._concern(action)
+
+    def _feed(self, action: Feed | FeedAgain) -> None:
+        life, header = self.life, self.header(Kind.NOTE)
+        if isinstance(action, Feed):
+            life.giving.feed(life.records.get(action.step), life.view, header)
+        else:
+            life.giving.feed_again(action, life.records, life.view, header)
+
+    def _holds_feeds(self) -> bool:
+        """Whether something that learners are fed is not written down yet. It leaves later then, as if it
+        took longer to arrive, with all that comes behind it."""
+        return self.life.to_note > self.life.noted
+
+    def _noted(self) -> None:
+        life = self.life
+        life.noted += 1
+        life.post.release(life.noted)
+        if life.intended is not None and life.intended[1] <= life.noted:
+            (intend, _), life.intended = life.intended, None
+            if intend.save == self.participant.saves.save and self.saves is not None:
+                self.saves.do(intend)
 
     def _wakes(self, action: Action) -> bool:  # noqa: ARG002 - for planted mistakes.
         """Whether the training thread may have something to do after this."""
@@ -676,6 +701,8 @@ class Driver:
                 life.ended = action.step
             case saving.SaySave():
                 self._say_save(action.to, action.body)
+            case saving.Intend() if life.to_note > life.noted:
+                life.intended = action, life.to_note
             case saving.Copy() | saving.Intend() | saving.Commit() | saving.Ended() | saving.SavedByOther():
                 self._tell_of_save(action)
                 if self.saves is not None:

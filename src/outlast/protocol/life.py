@@ -13,6 +13,7 @@ from outlast.protocol.giving import Giving
 from outlast.protocol.inbox import Arrival, Inbox
 from outlast.protocol.lines import Lines
 from outlast.protocol.post import Outgoing, Post
+from outlast.protocol.saving import Intend
 from outlast.protocol.seams import At, Bulk, Outlet, Record
 from outlast.protocol.step_words import BLANK, GoBack
 from outlast.protocol.steps import StepCore
@@ -56,6 +57,10 @@ class Life:
         self.view = View()
         """The view in force: the last one whose adoption has been carried out."""
         self.adopted_at = now
+        self.to_note = self.noted = 0
+        """How many stable steps were to be written down, and how many are."""
+        self.intended: tuple[Intend, int] | None = None
+        """A checkpoint, and how many have to be before it is made visible."""
         self.over: str | None = None
         """Why this life is over, if it is."""
         self.applied = BLANK

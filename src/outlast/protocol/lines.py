@@ -19,7 +19,7 @@ well. The other end may have used what this one never knew of; so an end that is
 connection, and nothing else.
 
 What is sent before there is a connection waits for it, in order, up to a bound; one who does not come before
-it is reached is torn, too.
+it is reached is torn, too. In the same way what must not arrive yet is *held*.
 
 One who leaves in a planned view has still something to say: its share of the last stable record may arrive
 when the learner that it is for has heard of that view already. So whoever was connected stays *departed*
@@ -30,6 +30,7 @@ Pure: whoever drives this does the sending.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -55,6 +56,13 @@ class Line(NamedTuple):
     """No other connection of this process has the same."""
 
 
+@dataclass(frozen=True)
+class _Waiting(Generic[F]):
+    frame: F
+    droppable_bytes: int
+    after: int
+
+
 @dataclass(eq=False)
 class _Tie(Generic[F]):
     """What there is between this life and one of a peer, in the present era."""
@@ -64,7 +72,9 @@ class _Tie(Generic[F]):
     used: bool = False
     torn: bool = False
     departed: bool = False
-    queue: list[F] = field(default_factory=list)
+    after: int = 0
+    """What is sent from now on waits until `passed` has come to this."""
+    queue: deque[_Waiting[F]] = field(default_factory=deque)
     queued_bytes: int = 0
 
     def forget(self) -> None:
@@ -86,6 +96,8 @@ class Lines(Generic[F]):
         """Those that have a line, by its number."""
         self.changes = 0
         """Grows whenever there is something new about connections and gaps."""
+        self._passed = 0
+        """Up to where nothing is held any more."""
         self._gaps_ahead: dict[Life, int] = {}
         """Peers that are ahead have said in which era there is a gap."""
 
@@ -161,12 +173,7 @@ class Lines(Generic[F]):
             return [], False
         self.changes += 1
         self._attach(tie, line)
-        if tie.torn:
-            return [], True
-        frames = list(tie.queue)
-        tie.forget()
-        tie.used |= bool(frames)
-        return frames, False
+        return ([], True) if tie.torn else (self._due(tie), False)
 
     def lost(self, line: Line) -> None:
         """The connection is over, or what was sent on it was not taken."""
@@ -200,14 +207,36 @@ class Lines(Generic[F]):
         tie = self._ties.get((peer.replica, peer.incarnation))
         if tie is None or tie.torn or tie.departed:
             return None
-        if tie.line is None:
-            tie.queue.append(frame)
+        if tie.line is None or tie.after > self._passed:
+            tie.queue.append(_Waiting(frame, droppable_bytes, tie.after))
             tie.queued_bytes += droppable_bytes
             if len(tie.queue) > QUEUED_FRAMES_MOST or tie.queued_bytes > QUEUED_BYTES_MOST:
                 self._tear(tie)
             return None
         tie.used = True
         return tie.line
+
+    def hold(self, peer: Member, until: int) -> None:
+        """What is sent to this peer from now on waits until that is passed, as if it travelled longer."""
+        tie = self._ties.get(_life(peer))
+        if tie is not None:
+            tie.after = until
+
+    def release(self, passed: int) -> list[tuple[Line, list[F]]]:
+        """Nothing that was held until then is any more: what to send now, in order."""
+        self._passed = passed
+        ties = [tie for tie in self._ties.values() if tie.queue and not tie.torn]
+        return [(tie.line, self._due(tie)) for tie in ties if tie.line is not None]
+
+    def _due(self, tie: _Tie[F]) -> list[F]:
+        """What may go now to one that is connected."""
+        frames = []
+        while tie.queue and tie.queue[0].after <= self._passed:
+            waited = tie.queue.popleft()
+            tie.queued_bytes -= waited.droppable_bytes
+            frames.append(waited.frame)
+        tie.used |= bool(frames)
+        return frames
 
     def takes(self, line: Line, view: int) -> bool:
         """Whether a frame of that view, which comes on this line, may count. Those of later views are for

@@ -50,6 +50,17 @@ class Post:
             if not self._push(line, frame):
                 break
 
+    def hold(self, peers: Iterable[Member], until: int) -> None:
+        """What is sent to these from now on leaves only when that is passed: they are not to know it yet."""
+        for peer in peers:
+            self.lines.hold(peer, until)
+
+    def release(self, passed: int) -> None:
+        for line, frames in self.lines.release(passed):
+            for frame in frames:
+                if not self._push(line, frame):
+                    break
+
     def cut(self, peer: Member, why: str) -> None:
         """Something that came from this peer is not taken, so nothing that follows it may be."""
         line = self.lines.line(peer)

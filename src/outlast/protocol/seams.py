@@ -203,8 +203,9 @@ class Outlet(Protocol):
     def completed(self, record: Record, *, made: bool) -> None:
         """The record of a step is held; `made` here, or given."""
 
-    def stable(self, record: Record) -> None:
-        """All members hold it. Called before anybody else is given it."""
+    def stable(self, record: Record, noted: Noted) -> bool:
+        """All members hold it. True if there is nothing to write down, or it is written; else `noted` is done
+        when it is. Nobody else is given it before that."""
 
     def saved(self, step: int, *, just_now: bool) -> None:
         """The newest step that is saved, for people."""
@@ -335,6 +336,14 @@ class Gave(NamedTuple):
     pieces: Sequence[tuple[int, memoryview]] | None
 
 
+class Noted(NamedTuple):
+    """That this step is stable is written down, as are all before it. Void in another life, in which nothing
+    waits for it."""
+
+    life: object
+    step: int
+
+
 class Decided(NamedTuple):
     """Whoever saves wants the state after a step saved, at the end or all by itself. Void in another life."""
 
@@ -345,4 +354,4 @@ class Decided(NamedTuple):
     gated: bool = False
 
 
-Done = Worked | Digested | Written | Sealed | Committed | GaveUp | Described | Gave | Decided
+Done = Worked | Digested | Written | Sealed | Committed | GaveUp | Described | Gave | Decided | Noted

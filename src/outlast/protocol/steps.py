@@ -463,8 +463,11 @@ class StepCore:
         return [GoBack(fork, step)]
 
     def _give(self, ground: Ground) -> list[StepAction]:
+        # What every member holds is stable. It is told before it is fed to anybody.
+        held = min(ground.fed, self.newest)
+        stable = self._keeping.stable(held, learners=False) if not ground.in_band else []
         self._top, self._keeping.fed = ground.top, ground.fed
-        return ground.gifts(self.oldest, self._loaded)
+        return [*stable, *ground.gifts(self.oldest, self._loaded)]
 
     def _ask_next(self, lacking: int) -> list[StepAction]:
         """One that was given the state after a step does not have its record; another may."""

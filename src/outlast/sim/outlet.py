@@ -9,13 +9,15 @@ from outlast.protocol import member
 from outlast.protocol import step_words as words
 from outlast.protocol.events import AnyEvent
 from outlast.protocol.header import Header
+from outlast.protocol.kinds import Kind, Way
 from outlast.protocol.life import Life
 from outlast.protocol.lines import Line
 from outlast.protocol.messages import Message, Phase
 from outlast.protocol.participant import Action
-from outlast.protocol.seams import Record
+from outlast.protocol.seams import Noted, Record
 from outlast.protocol.views import Member, Outcome, View
 from outlast.sim import bulk
+from outlast.sim.checkers import require
 
 if TYPE_CHECKING:
     from outlast.sim.replica import ReplicaNode
@@ -27,6 +29,9 @@ class SimOutlet:
     def __init__(self, node: ReplicaNode) -> None:
         self._node = node
         self._sim = node.sim
+        self._unwritten: set[tuple[object, int]] = set()
+        """Steps that became stable in a life, and are not in this process's ledger yet."""
+        self._written_at = 0.0
 
     def reach(self, own: int, peers: Sequence[Member]) -> None:
         self._sim.mesh.reach(self._node, own, peers)
@@ -41,6 +46,11 @@ class SimOutlet:
         more: bool = False,  # noqa: ARG002
         droppable: bool = False,  # noqa: ARG002
     ) -> bool:
+        fed = header.kind in (Kind.NOTE, Kind.SHARE) and header.flags == Way.STABLE
+        require(
+            not fed or (self._node.driver.life, header.step) not in self._unwritten,
+            f"{self._node.name} feeds step {header.step}, which is not in its ledger yet",
+        )
         return self._sim.mesh.send(line, header, payload)
 
     def drop(self, line: Line, why: str) -> None:
@@ -77,8 +87,20 @@ class SimOutlet:
         self._sim.history.completed(self._node, record.step, made_of.number, by_attempt=made)
         self._node.advance(record.step)
 
-    def stable(self, record: Record) -> None:
+    def stable(self, record: Record, noted: Noted) -> bool:
         self._sim.history.stable(self._node, record.step)
+        if self._sim.ledger_takes_s is None:
+            return True
+        self._unwritten.add((noted.life, noted.step))
+        delay_s = self._sim.world.chance.uniform(0.0, self._sim.ledger_takes_s)
+        # One line after the other.
+        self._written_at = max(self._written_at, self._sim.world.now + delay_s)
+        self._sim.world.after(self._written_at - self._sim.world.now, self._node, self._write, noted)
+        return False
+
+    def _write(self, noted: Noted) -> None:
+        self._unwritten.discard((noted.life, noted.step))
+        self._node.driver.done(noted, self._sim.world.now)
 
     def saved(self, step: int, *, just_now: bool) -> None:
         """Nobody asks."""

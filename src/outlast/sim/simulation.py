@@ -141,6 +141,8 @@ class Simulation:
         # Drawn apart, too.
         self.end_is_haunted = self.last_step < ENDLESS and random.Random(f"ends-{seed}").random() < 0.4
         """Whether replicas die one after the other once all have the final state, while the chief works."""
+        self.ledger_takes_s = random.Random(f"ledger-{seed}").choice([None, None, 0.003, 0.05, 0.5])
+        """How long it takes at the most to write down that a step is stable; None where nobody wants that."""
         self.on_hand_over: Callable[[tuple[int, ...]], None] | None = None
         self.on_manifest_sent: Callable[[], None] | None = None
         self.on_beginning: Callable[[], None] | None = None
@@ -204,7 +206,13 @@ class Simulation:
     def many_wrong(self, view: View) -> bool:
         """Whether so many members compute wrongly, or did just now, that nobody may be left to tell."""
         lately = self.world.now - self.kept_s
-        wrong = [m for m in view.members if self.wrong_until.get(m.replica, 0.0) > lately]
+        wrong = [
+            m
+            for m in view.members
+            # What it contributes may have been computed long ago, if it slept since.
+            if (node := self.replica_node(m.replica)) is not None
+            and self.wrong_until.get(m.replica, 0.0) > min(lately, node.thread.computed_at)
+        ]
         return len(wrong) >= min(2, len(view.members))
 
     def strikes_at_work(self, node: ReplicaNode) -> bool:

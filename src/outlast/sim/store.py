@@ -50,6 +50,8 @@ class SimStore:
         self.slow_until = 0.0
         self.late_until = 0.0
         """Until then, a request that was sent while the store was slow may still arrive."""
+        self.lapsed = False
+        """Whether a lease has run out, of one that was slow to hear that it holds it, perhaps."""
         self.lost_answers = world.chance.choice([0.0, 0.0, 0.02, 0.1])
         self._deletions: list[int] = []
         self._watchers: dict[str, tuple[Node, int, int, Answer]] = {}
@@ -128,7 +130,7 @@ class SimStore:
         if held.until > self._world.now:
             self._expire_later(held)
             return
-        self.leadership = None
+        self.leadership, self.lapsed = None, True
         self.revision += 1
         self._deletions.append(self.revision)
         self._world.note("store", f"the lease of {held.holder} has run out")

@@ -52,6 +52,8 @@ class Thread:
         self._busy = self._woken = False
         self._started = False
         self._computed = BLANK
+        self.computed_at = self._sim.world.now
+        """When it began to compute the present step; what it has of it may be as old."""
         self._final: bulk.Image | None = None
 
     @property
@@ -227,7 +229,8 @@ class Thread:
         said = None
         if todo.at.trial == Trial.FIRST:
             self._node.doubts.compute(todo.at.step, self._node.view, afresh=todo.afresh)
-            self._computed = todo.at.step
+            if self._computed != todo.at.step or todo.afresh:
+                self._computed, self.computed_at = todo.at.step, self._sim.world.now
             checksum = self._sim.truth.checksum(self.digest)
             said = Said(check=Check(checksum=checksum, buffers=b"buffers %d" % self.warp))
         self._did(todo, said=said)

@@ -23,11 +23,14 @@ import msgspec
 from torch import nn
 from torch.optim import Optimizer
 
+from outlast import locks
 from outlast.errors import ConfigError
 from outlast.mesh.transport import Mesh
 from outlast.observe.files import open_events
 from outlast.protocol.driver import Driver, Setup
+from outlast.protocol.kinds import RecordNote
 from outlast.protocol.member import MemberCore
+from outlast.protocol.seams import Noted
 from outlast.protocol.seams import Record as Stable
 from outlast.protocol.step_words import NO_FORK
 from outlast.protocol.steps import StepCore
@@ -50,6 +53,7 @@ from outlast.train.freezing import Freezing
 from outlast.train.gradients import Gradients
 from outlast.train.layout import Layout
 from outlast.train.ledger import Ledger
+from outlast.train.ledger_thread import LedgerThread
 from outlast.train.link import Link
 from outlast.train.outlet import Sink, TrainingOutlet
 from outlast.train.records import Record
@@ -232,6 +236,7 @@ class Parts:
         self._model = model
         self._known = {id(parameter) for parameter in model.parameters()}
         self._ledger = ledger
+        self._ledger_thread = LedgerThread()
         self._fork = NO_FORK
         """The newest one that the ledger knows of."""
         self.claim = claim
@@ -241,7 +246,8 @@ class Parts:
         """Whether there is a place to save to."""
         engine.on_beginning(self._begin, lambda: facts.found(replica))
         if ledger is not None:
-            outlet.on_stable = self._write_down
+            outlet.on_stable = self._note_down
+            self._ledger_thread.fails(engine.break_down)
 
     def load(self, step: int, shard: int) -> tuple[float, Any]:
         """A shard's number of samples, and its batch."""
@@ -275,20 +281,28 @@ class Parts:
         self.claim.claim, self.claim.elsewhere = beginning.claim, beginning.elsewhere
         self.facts.found(self.replica)
 
-    def _write_down(self, record: Stable) -> None:
-        """A step has become stable. Called under the engine's lock, before anybody is told of it."""
+    def _note_down(self, record: Stable, noted: Noted) -> bool:
+        """A step has become stable. Called under the engine's lock; True if there is nothing to wait for."""
+        if self._ledger is None:
+            return True
+        given, self.facts.given = self.facts.given, None
+        self._ledger_thread.put(
+            lambda: self._write_down(record.step, record.note, given), lambda: self.engine.noted(noted)
+        )
+        return False
+
+    def _write_down(self, step: int, note: RecordNote, given: StepFacts | None) -> None:
         assert self._ledger is not None
-        fork = record.note.verdict.fork
+        fork = note.verdict.fork
         if fork.view > self._fork.view:
             # Members have gone back. They have in truth, if a step that they did again is stable: one that
             # has found their states to differ may have died before it told anybody.
             self._fork = fork
             self._ledger.void(view=fork.view, after=fork.step)
-        given, self.facts.given = self.facts.given, None
-        if given is not None and given[2] and 0 < given[0] == record.step - 1:
+        if given is not None and given[2] and 0 < given[0] == step - 1:
             # Of the step whose state this replica was given, nobody else may have lived to write.
             self._write(*given)
-        self._write(record.step, record.note.view, record.note.shards, record.note.left_out)
+        self._write(step, note.view, note.shards, note.left_out)
 
     def _write(self, step: int, view: int, owners: tuple[int, ...], left_out: tuple[int, ...]) -> None:
         assert self._ledger is not None and self.data is not None
@@ -316,6 +330,8 @@ class Parts:
 
     def close(self, *, stays: bool) -> None:
         """`stays`: the job is done here in order, and others may still need this process."""
+        # Others may wait for what is sent when it is written.
+        self._ledger_thread.close()
         if stays:
             self.engine.stay_for_others(self.facts.chief)
         else:
@@ -325,6 +341,7 @@ class Parts:
             self.data.close()
         if self._ledger is not None:
             self._ledger.close()
+            self._ledger = None
 
 
 def assemble(
@@ -401,7 +418,7 @@ def assemble(
     link: Link | None = None
     if given is None:
         core = MemberCore(replica=0, process=0, agent="", address="", timing=Timing(), shards=shard_count)
-        changed = threading.Condition()
+        changed = locks.condition("engine")
     else:
         assert run is not None
         sink = Sink()

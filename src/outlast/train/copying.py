@@ -23,6 +23,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from outlast import locks
 from outlast.errors import CheckpointError
 from outlast.mesh.memory import bytes_of
 from outlast.state.contents import Image
@@ -75,7 +76,7 @@ class ShareCopy:
         self._tensors = tensors
         self._ranges = list(mine)
         self._parts = room.parts([len(piece) for piece in mine])
-        self._changed = threading.Condition()
+        self._changed = locks.condition("copying")
         self._next = 0
         self._copied = [False] * len(mine)
         self._void = ""

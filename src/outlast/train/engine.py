@@ -28,7 +28,7 @@ from outlast.mesh.transport import Mesh
 from outlast.parting import before_exit
 from outlast.protocol.driver import Driver
 from outlast.protocol.messages import Phase
-from outlast.protocol.seams import Said
+from outlast.protocol.seams import Noted, Said
 from outlast.protocol.step_words import BLANK, Check, Trial
 from outlast.protocol.todos import (
     Apply,
@@ -320,6 +320,16 @@ class Engine:
             with self._changed:
                 self.driver.ends(closes=closes)
         self.close()
+
+    def noted(self, noted: Noted) -> None:
+        """It is in the ledger. Called by the thread that writes it."""
+        with self._changed:
+            self.driver.done(noted, time.monotonic())
+
+    def break_down(self, error: Exception) -> None:
+        """It cannot be written, and this replica cannot go on without that."""
+        with self._changed:
+            self.driver.break_down(error)
 
     # How it ends.
 

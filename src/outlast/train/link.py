@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from outlast import locks
 from outlast.errors import OutlastError, PeerRejected
 from outlast.protocol.member import Adopt, FencedOff, JobOver, MemberAction, MemberCore, Tell
 from outlast.protocol.messages import Message
@@ -72,7 +73,7 @@ class Link:
             shards=shards,
         )
         self._decider: Decider = self._core
-        self.changed = threading.Condition()
+        self.changed = locks.condition("engine")
         """The lock of everything here, for a decider to share; notified when membership changes."""
         self._stream: BlockingStream[Message] | None = None
         self._closing = False

@@ -20,7 +20,7 @@ from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 from outlast.protocol.member import Adopt, JobOver, MemberAction, Tell
 from outlast.protocol.messages import Message, Phase
-from outlast.protocol.seams import Record
+from outlast.protocol.seams import Noted, Record
 from outlast.protocol.views import Member, Outcome, View
 from outlast.train.link import Link
 from outlast.train.notes import Notes
@@ -46,8 +46,8 @@ class TrainingOutlet:
         self._link = link
         self._progress = progress
         self._events = events
-        self.on_stable: Callable[[Record], None] | None = None
-        """Told of each record that becomes stable, before anybody else is given it."""
+        self.on_stable: Callable[[Record, Noted], bool] = lambda _, __: True
+        """Has each record that becomes stable written down. True if it is, or need not be."""
 
     def reach(self, own: int, peers: Sequence[Member]) -> None:
         crash.life = own
@@ -111,9 +111,8 @@ class TrainingOutlet:
             if made:
                 self._progress.contribute(record.step)
 
-    def stable(self, record: Record) -> None:
-        if self.on_stable is not None:
-            self.on_stable(record)
+    def stable(self, record: Record, noted: Noted) -> bool:
+        return self.on_stable(record, noted)
 
     def saved(self, step: int, *, just_now: bool) -> None:
         if self._progress is not None:
