@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from outlast.errors import StoreFull
 from outlast.run import children
 from outlast.run.children import Child
 from patience import PATIENCE_S
@@ -68,6 +69,21 @@ def test_a_child_that_was_of_use_is_replaced_whatever_it_ended_with(
     name = module("sys.exit([1, 8, 0, 7][life - 1])")
     assert run(Child("one", name, [], final=(7,), on_line=quiet)) == 7
     assert lives(tmp_path) == 4
+
+
+def test_one_that_was_killed_is_replaced_when_there_is_space_again(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "SPACE_AGAIN_S", 0.01)
+    full = StoreFull.exit_code
+    name = module(f"if life == 1: os.kill(os.getpid(), signal.SIGKILL)\nsys.exit({full} if life < 5 else 0)")
+    assert run(Child("one", name, [], on_line=quiet)) == 0
+    assert lives(tmp_path) == 5
+
+
+def test_one_that_never_found_space_has_the_last_word(module: Any, tmp_path: Path) -> None:
+    assert run(Child("one", module(f"sys.exit({StoreFull.exit_code})"), [], on_line=quiet)) == 6
+    assert lives(tmp_path) == 1
 
 
 def test_a_child_that_dies_again_and_again_is_given_up(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -150,6 +151,19 @@ def test_a_file_is_read_from_the_open_directory_and_proven_ours(place: Path) -> 
     with pytest.raises(ConfigError, match="chmod go-w"):
         private.read_file(fd, place / "file")
     os.close(fd)
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    private.write_file(place / "a", b"before")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        private.write_file(place / "a", b"after", durable=True)
+    assert [(path.name, path.read_bytes()) for path in place.iterdir()] == [("a", b"before")]
 
 
 @as_root

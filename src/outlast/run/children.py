@@ -97,7 +97,8 @@ class Child:
                 # Space may be made; until then steps go on and nothing is decided.
                 await asyncio.sleep(SPACE_AGAIN_S)
                 continue
-            self._was_useful |= loop.time() - began >= USEFUL_AFTER_S
+            # One that was killed would not have ended by itself.
+            self._was_useful |= status < 0 or loop.time() - began >= USEFUL_AFTER_S
             hopeless = status > 0 and loop.time() - began < USEFUL_AFTER_S
             over = self._retired or self._stopping is not None
             if status in self._final or hopeless or over or self._too_often():

@@ -11,6 +11,9 @@ from outlast.wire.rundir import RunDirectory
 from outlast.wire.streams import Stream, connect
 
 DIAL_AGAIN_S = 0.05
+SILENT_FOR_S = 2.0
+"""One that is asked all the time and says nothing for so long is not heard any more, though the connection is
+there: of a frame that lacks a byte, the rest is waited for."""
 
 
 @asynccontextmanager
@@ -42,11 +45,17 @@ async def watch(directory: RunDirectory, name: str, ask_every_s: float) -> Async
     while True:
         try:
             async with observing(directory, name, 2.0, ask_every_s) as stream:
-                async for message in stream:
+                while (message := await _next(stream, SILENT_FOR_S + ask_every_s)) is not None:
                     yield message
         except (OSError, OutlastError):
             pass
         await asyncio.sleep(DIAL_AGAIN_S)
+
+
+async def _next(stream: Stream[Message], within_s: float) -> Message | None:
+    """None at the end of the stream. TimeoutError is an OSError."""
+    async with asyncio.timeout(within_s):
+        return await anext(stream, None)
 
 
 async def _ask(stream: Stream[Message], every_s: float | None) -> None:

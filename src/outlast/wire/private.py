@@ -90,18 +90,25 @@ def read_file(directory_fd: int, path: Path) -> bytes:
 def write_file(
     path: Path, content: bytes | memoryview, *, directory_fd: int | None = None, durable: bool = False
 ) -> None:
-    """Write a file that is ours alone and takes its place whole: whoever has an older one open keeps that."""
+    """Write a file that is ours alone and takes its place whole: whoever has an older one open keeps that. If
+    it cannot be written, nothing is left of it."""
     target = path if directory_fd is None else Path(path.name)
     fresh = target.with_name(f"{path.name}.{os.getpid()}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(fresh, flags, 0o600, dir_fd=directory_fd), "wb") as file:
-        # The umask may have taken permissions from us, and an older file may give some to others.
-        os.fchmod(file.fileno(), 0o600)
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    os.replace(fresh, target, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    fd = os.open(fresh, flags, 0o600, dir_fd=directory_fd)
+    try:
+        with open(fd, "wb") as file:
+            # The umask may have taken permissions from us, and an older file may give some to others.
+            os.fchmod(file.fileno(), 0o600)
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(fresh, target, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(fresh, dir_fd=directory_fd)
+        raise
 
 
 class _Walk:
