@@ -47,7 +47,7 @@ def test_what_another_thread_holds_is_its_own_affair() -> None:
 
 
 def test_one_can_wait_on_a_condition() -> None:
-    changed, found = locks.condition("engine"), list[int]()
+    changed, found = locks.Monitor("engine"), list[int]()
 
     def find() -> None:
         with changed:

@@ -83,9 +83,13 @@ def lock(name: str) -> threading.Lock | CheckedLock:
     return CheckedLock(name) if _CHECKS else threading.Lock()
 
 
-def condition(name: str) -> threading.Condition:
+class Monitor(threading.Condition):
     """One of those above, to wait on."""
-    return threading.Condition(cast(threading.Lock, lock(name)))
+
+    def __init__(self, name: str) -> None:
+        self.lock = lock(name)
+        """The same, for those who only take it: at every turn that is worth a microsecond."""
+        super().__init__(cast(threading.Lock, self.lock))
 
 
 def _names() -> list[str]:

@@ -1,12 +1,12 @@
 """How the training thread waits, and what it does meanwhile; the cluster tests have the rest."""
 
-import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from outlast.errors import JobFailed
+from outlast.locks import Monitor
 from outlast.protocol.todos import Finished, JobEnded, Leave, Stage, Todo
 from outlast.protocol.views import Outcome
 from outlast.train.engine import Engine
@@ -17,7 +17,8 @@ class Waiting:
 
     def __init__(self, *todos: Todo | None) -> None:
         self._todos = list(todos)
-        self._changed = threading.Condition()
+        self._changed = Monitor("engine")
+        self._lock = self._changed.lock
         self.events: list[str] = []
         self.driver: Any = SimpleNamespace(next=self._ask)
         self._gifts: Any = SimpleNamespace(idle=True, settle=self._settle)

@@ -1,6 +1,5 @@
 """A driver over real connections: which of them it misses, and which not."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outlast.locks import Monitor
 from outlast.mesh.transport import Mesh
 from outlast.protocol.driver import Driver, Setup
 from outlast.protocol.header import Header
@@ -79,7 +79,7 @@ class Learner:
 
     def __init__(self, mesh: Mesh, sink: Ear) -> None:
         self.sink = sink
-        self.changed = threading.Condition()
+        self.changed = Monitor("engine")
         member = MemberCore(replica=1, process=1, agent="", address=mesh.address, timing=Timing())
         bulk: Any = Bulk()
         outlet = TrainingOutlet(self.changed, mesh, None, None)

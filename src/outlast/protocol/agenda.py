@@ -82,21 +82,22 @@ class Agenda:
     def _find(self, stage: Stage) -> Todo | None:
         driver = self._driver
         while True:
+            life = driver.life
             if driver.failure is not None:
                 raise driver.failure
             if driver.outcome is not None:
                 driver.outlet.enter(Phase.DONE)
                 return JobEnded(driver.outcome)
-            if self._life.over is not None:
+            if life.over is not None:
                 if driver.leaving:
                     driver.outlet.enter(Phase.DONE)
                     return Leave()
                 self._idle(Phase.STARTING)
                 driver.begin_life()
                 continue
-            if self._life.back is not None:
-                return GoBack(self._life.back)
-            if self._life.applied == BLANK:
+            if life.back is not None:
+                return GoBack(life.back)
+            if life.applied == BLANK:
                 self._idle(Phase.STARTING)
                 return self._without_state()
             found = self._beside_steps(stage) or self._look(stage)
@@ -106,7 +107,7 @@ class Agenda:
                 return found
             # What is left to do in the end is nobody's wait: saves. That it is the end may be heard in here.
             # Looking for work may have brought about some, such as the save of the last state; so look twice.
-            if self._idle(Phase.ASIDE if self._life.all_done else Phase.WAITING):
+            if self._idle(Phase.ASIDE if life.all_done else Phase.WAITING):
                 return None
 
     def _look(self, stage: Stage) -> Todo | None:
@@ -136,7 +137,8 @@ class Agenda:
 
     def _beside_steps(self, stage: Stage) -> Todo | None:
         """Copies of the state, while the model holds it."""
-        driver, life = self._driver, self._life
+        driver = self._driver
+        life = driver.life
         due = life.giving.due(life.applied)
         if due is not None:
             pin, header = due
@@ -157,7 +159,8 @@ class Agenda:
         return Copy(save) if save is not None else None
 
     def _save_due(self) -> Save | None:
-        driver, life = self._driver, self._life
+        driver = self._driver
+        life = driver.life
         assert driver.saves is not None
         compares = driver.copies is not None and len(life.view.members) > 1
         chosen = driver.copies.chosen == life.applied if driver.copies is not None and compares else None
@@ -166,7 +169,8 @@ class Agenda:
     # The loop of steps.
 
     def _stepping(self) -> Todo | None:
-        life, steps = self._life, self._steps
+        driver = self._driver
+        life, steps = driver.life, driver.participant.steps
         step = life.applied + 1
         record = life.records.get(step)
         if record is not None:
@@ -175,13 +179,16 @@ class Agenda:
             self._learn()
         if steps.mode is not Mode.RUNNING or steps.step != step or not self._has_a_part(step):
             return None
-        at = At(life.view.number, steps.step, steps.trial)
-        if life.contributed == at or steps.view.number != life.view.number:
+        if steps.view.number != life.view.number:
             return None
-        if life.computes is None or life.computes.at != at:
-            life.computes = self._compute(at)
+        computes = life.computes
+        if computes is None or self._driver.is_void_attempt(computes.at):
+            at = At(life.view.number, steps.step, steps.trial)
+            if life.contributed == at:
+                return None
+            computes = life.computes = self._compute(at)
             self._driver.outlet.take_part(at.view)
-        return life.computes
+        return computes if life.contributed != computes.at else None
 
     def _compute(self, at: At) -> Compute:
         life = self._life
@@ -201,7 +208,8 @@ class Agenda:
         """A learner with nothing to apply has caught up. Others will wait for it from the first step after
         its promotion on, so it shows first that it keeps up: by a record that it has applied, unless there
         are none because the members pause."""
-        driver, life = self._driver, self._life
+        driver = self._driver
+        life = driver.life
         if driver.setup.alone or life.ready or self._shadow:
             return
         if life.applied > life.loaded or life.view.paused:
@@ -212,7 +220,8 @@ class Agenda:
 
     def _ending(self) -> Todo | None:
         """The last state is compared, or cannot be."""
-        driver, life, steps = self._driver, self._life, self._steps
+        driver = self._driver
+        life, steps = driver.life, driver.participant.steps
         if self._learned_all():
             return FINISHED
         attempt = (life.view.number, steps.step)
@@ -225,7 +234,8 @@ class Agenda:
         return FINISHED if life.ended == life.applied else None
 
     def _closing(self) -> Todo | None:
-        driver, life = self._driver, self._life
+        driver = self._driver
+        life = driver.life
         if life.all_done:
             # The last state is saved before anybody leaves.
             return FINISHED if driver.saves is None or driver.saves.idle else None
@@ -246,7 +256,8 @@ class Agenda:
         """Whether this replica only learns, and has the final state; nobody compares it with that of others.
         So where states are compared, it has to be given to it as the final one: else it begins a new life,
         which is, since no more steps are done when that comes into a view."""
-        driver, life, steps = self._driver, self._life, self._steps
+        driver = self._driver
+        life, steps = driver.life, driver.participant.steps
         if steps.mode is not Mode.LEARNING or steps.newest > life.applied:
             return False
         if driver.copies is None or self._shadow or driver.has_final:
@@ -256,7 +267,8 @@ class Agenda:
 
     def contribute_nothing(self) -> None:
         """To the step after the last, so that others know that this replica holds the last."""
-        driver, life, steps = self._driver, self._life, self._steps
+        driver = self._driver
+        life, steps = driver.life, driver.participant.steps
         at = At(life.view.number, steps.step, steps.trial)
         if steps.mode is not Mode.RUNNING or life.contributed == at or steps.view.number != at.view:
             return
@@ -284,8 +296,9 @@ class Agenda:
                 pass
 
     def _contribute(self, at: At, said: Said) -> None:
-        driver, life, steps = self._driver, self._life, self._steps
-        if at != At(steps.view.number, steps.step, steps.trial) or at.view != life.view.number:
+        driver = self._driver
+        life = driver.life
+        if driver.is_void_attempt(at) or at.view != life.view.number:
             return
         life.contributed = at
         if at.trial == Trial.FIRST:
@@ -325,7 +338,8 @@ class Agenda:
             self._driver.look_at_state()
 
     def _loaded(self, arrival: Arrival) -> None:
-        driver, life = self._driver, self._life
+        driver = self._driver
+        life = driver.life
         if arrival is not life.arrival or life.over is not None:
             return
         life.loaded, life.final = arrival.step, arrival.final
@@ -340,7 +354,8 @@ class Agenda:
                 life.post.send(member, driver.header(Kind.LOADED))
 
     def founded(self, todo: Found, step: int, view: int) -> None:
-        driver, life = self._driver, self._life
+        driver = self._driver
+        life = driver.life
         if life.founds is todo:
             life.founds = None
         founds = self._steps.mode is Mode.FOUNDING and life.over is None
@@ -367,7 +382,8 @@ class Agenda:
 
     def look_at_clock(self, now: float) -> None:
         """One who learns, or waits for the state, finds that what it lacks does not come."""
-        driver, life, steps = self._driver, self._life, self._steps
+        driver = self._driver
+        life, steps = driver.life, driver.participant.steps
         if life.over is not None or driver.is_over or driver.setup.alone:
             return
         patience_s = driver.setup.timing.silent_at_most_s

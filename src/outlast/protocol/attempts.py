@@ -16,7 +16,7 @@ within a bound: others may be done with a step before the last of its pieces hav
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from outlast.protocol.step_words import (
     AllDone,
@@ -46,6 +46,7 @@ class Attempts:
         """`surveys`: slices are surveyed before they are reduced. `judges`: sums are judged before they
         count."""
         self._members = [m.replica for m in view.members]
+        self._everybody = frozenset(self._members)
         self._surveys = surveys
         self._judges = judges
         # By step and trial.
@@ -155,5 +156,5 @@ class Attempts:
             self._sums.pop((step, trial), None)
         self.begin(Trial.FIRST)
 
-    def _is_all(self, heard: Container[int]) -> bool:
-        return all(replica in heard for replica in self._members)
+    def _is_all(self, heard: Iterable[int]) -> bool:
+        return self._everybody.issubset(heard)

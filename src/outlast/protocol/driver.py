@@ -352,7 +352,8 @@ class Driver:
                 return self.life.over is not None
 
     def is_void_attempt(self, at: At) -> bool:
-        return at != At(self.steps.view.number, self.steps.step, self.steps.trial)
+        steps = self.participant.steps
+        return at.step != steps.newest + 1 or at.view != steps.view.number or at.trial != steps.trial
 
     def _completes(self, what: Done, now: float) -> Sequence[Action]:
         participant = self.participant
@@ -434,8 +435,8 @@ class Driver:
 
     def bucket(self, at: At, ship: Callable[[], None]) -> None:
         """A part of an own contribution is there, ahead of the rest."""
-        life, steps = self.life, self.steps
-        present = at == At(steps.view.number, steps.step, steps.trial) and self.bulk.takes(at.view)
+        life, steps = self.life, self.participant.steps
+        present = not self.is_void_attempt(at) and self.bulk.takes(at.view)
         if present and at.trial == Trial.FIRST and steps.mode is Mode.RUNNING and life.over is None:
             ship()
             self._settle()
@@ -523,8 +524,9 @@ class Driver:
 
     def act(self, actions: Iterable[Action]) -> None:
         """Do this after what is being done, and then whatever follows from it."""
-        life = self.life
-        self._todo.extend((life, action) for action in actions)
+        life, todo = self.life, self._todo
+        for action in actions:
+            todo.append((life, action))
         self._settle()
 
     def _settle(self) -> None:
@@ -910,8 +912,8 @@ class Driver:
         if broken - life.broken:
             life.broken_at = self.now
         life.broken, life.returned = broken, returned
-        actions = self.participant.peers_lost(broken, self.now, returned)
-        self._todo.extend((life, action) for action in actions)
+        for action in self.participant.peers_lost(broken, self.now, returned):
+            self._todo.append((life, action))
         return True
 
     def _look_at_connections(self, now: float) -> None:

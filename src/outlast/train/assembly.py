@@ -418,7 +418,7 @@ def assemble(
     link: Link | None = None
     if given is None:
         core = MemberCore(replica=0, process=0, agent="", address="", timing=Timing(), shards=shard_count)
-        changed = locks.condition("engine")
+        changed = locks.Monitor("engine")
     else:
         assert run is not None
         sink = Sink()
@@ -513,7 +513,7 @@ def _comparing(
     verify: Verify,
     training: TrainingState,
     facts: Facts,
-    changed: threading.Condition,
+    changed: locks.Monitor,
     *,
     exact: bool,
     alone: bool,

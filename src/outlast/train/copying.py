@@ -76,7 +76,7 @@ class ShareCopy:
         self._tensors = tensors
         self._ranges = list(mine)
         self._parts = room.parts([len(piece) for piece in mine])
-        self._changed = locks.condition("copying")
+        self._changed = locks.Monitor("copying")
         self._next = 0
         self._copied = [False] * len(mine)
         self._void = ""

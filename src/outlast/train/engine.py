@@ -17,13 +17,13 @@ happened.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 from outlast import crashpoints as crash
 from outlast.errors import ConfigError, JobFailed, LoopError
 from outlast.kinship import unnice
+from outlast.locks import Monitor
 from outlast.mesh.transport import Mesh
 from outlast.parting import before_exit
 from outlast.protocol.driver import Driver
@@ -78,7 +78,7 @@ class Engine:
         state: TrainingState,
         gradients: Gradients,
         exchange: Exchange,
-        changed: threading.Condition,
+        changed: Monitor,
         link: Link | None = None,
         mesh: Mesh | None = None,
         progress: Progress | None = None,
@@ -91,7 +91,7 @@ class Engine:
         self._saving = saving
         self._outlet = outlet
         self._state = state
-        self._changed = changed
+        self._changed, self._lock = changed, changed.lock
         self._gradients = gradients
         self._exchange = exchange
         self._link = link
@@ -169,7 +169,7 @@ class Engine:
     def apply(self, step: int) -> None:
         """The script has applied the record of this step."""
         assert self._applies is not None and self._applies.record.step == step
-        with self._changed:
+        with self._lock:
             self.driver.did(self._applies, time.monotonic())
             if self._saving is not None:
                 self._saving.keepsakes.ran(step)
@@ -179,14 +179,14 @@ class Engine:
         crash.reach("backward", self.applied + 1)
         if self._assigned is not None:
             at = self._assigned.at
-            with self._changed:
+            with self._lock:
                 self.driver.bucket(at, lambda: self._exchange.bucket(at.step, node, bucket))
 
     def save(self, name: str, *, last: bool) -> None:
         """The script wants the state after the present step saved under this name. `last`: it has left the
         loop of steps, and may do anything to the state when this returns."""
         assert self._saving is not None
-        with self._changed:
+        with self._lock:
             step = self.applied if last else self.applied + 1
             member = self.driver.member.is_member or self._link is None
             self._saving.keepsakes.ask(name, step, last=last, member=member)
@@ -222,12 +222,12 @@ class Engine:
         if self._link is None or (self._final is not None and self._final.step == self.applied):
             return
         self._final = FinalState(self.applied, self._state, self._gradients.step_buffers())
-        with self._changed:
+        with self._lock:
             self.driver.keep_final(self._final)
 
     def _rest(self) -> None:
         """The training thread is beside the steps."""
-        with self._changed:
+        with self._lock:
             if self.progress is not None:
                 self.progress.end()
             self.driver.rest(self._final, time.monotonic())
@@ -235,7 +235,7 @@ class Engine:
     def _go_on(self) -> None:
         """There is another loop of steps."""
         self._final = None
-        with self._changed:
+        with self._lock:
             self.driver.go_on(time.monotonic())
             if self.progress is not None:
                 self.progress.end(ended=False)
@@ -257,7 +257,7 @@ class Engine:
         life = self.driver.life
         while True:
             if self.applied != BLANK:
-                with self._changed:
+                with self._lock:
                     self.driver.close(time.monotonic())
             todo = self._next(Stage.CLOSING)
             if isinstance(todo, Finished):
@@ -286,7 +286,7 @@ class Engine:
     def done(self, *, chief: bool) -> None:
         """All steps are done here. The process may end from now on, and only from now on is that no death;
         when the chief's does, the job is done."""
-        with self._changed:
+        with self._lock:
             if chief and self.progress is not None:
                 self.progress.close_job()
             self._outlet.enter(Phase.DONE)
@@ -300,7 +300,7 @@ class Engine:
             return
         if self._saving is not None:
             self._saving.close(clean=self.driver.life.all_done)
-        with self._changed:
+        with self._lock:
             self.driver.save_no_more()
         self._saving = None
         before_exit(lambda status: self._part(chief, well=status == 0))
@@ -309,7 +309,7 @@ class Engine:
         closes = chief == self.driver.replica
         if well and not closes:
             assert self._link is not None
-            with self._changed:
+            with self._lock:
                 self.driver.stay(chief, time.monotonic())
                 # One whose life is over has nothing to give any more, and others may wait for its word.
                 while self.driver.outcome is None and self.driver.life.over is None:
@@ -317,18 +317,18 @@ class Engine:
                         break
                     self._changed.wait(LOOK_AGAIN_S)
         if well:
-            with self._changed:
+            with self._lock:
                 self.driver.ends(closes=closes)
         self.close()
 
     def noted(self, noted: Noted) -> None:
         """It is in the ledger. Called by the thread that writes it."""
-        with self._changed:
+        with self._lock:
             self.driver.done(noted, time.monotonic())
 
     def break_down(self, error: Exception) -> None:
         """It cannot be written, and this replica cannot go on without that."""
-        with self._changed:
+        with self._lock:
             self.driver.break_down(error)
 
     # How it ends.
@@ -336,7 +336,7 @@ class Engine:
     def fail(self, reason: str, shard: int) -> None:
         """This process ends by an error of its own; tell everybody before its slow exit."""
         if self._link is not None:
-            with self._changed:
+            with self._lock:
                 self.driver.fail(reason, shard, time.monotonic())
 
     @property
@@ -351,12 +351,12 @@ class Engine:
     def leave(self) -> None:
         """Ask to be let go; the view that does so ends this process."""
         if self._link is not None:
-            with self._changed:
+            with self._lock:
                 self.driver.leave(time.monotonic())
 
     def may_leave(self) -> bool:
         """Whether the state that this replica leaves behind is saved, or cannot be."""
-        with self._changed:
+        with self._lock:
             return self._saving is None or self._saving.hurry(self.applied)
 
     @property
@@ -379,7 +379,7 @@ class Engine:
         me = Member(core.replica, 1)
         shards = (me.replica,) * core.shards
         view = View(number=1, lineage=1, members=(me,), shards=shards, slices=(me.replica,), planned_since=1)
-        with self._changed:
+        with self._lock:
             self.driver.alone(view, time.monotonic())
 
     # What the training thread does.
@@ -400,7 +400,7 @@ class Engine:
     def _next(self, stage: Stage) -> Todo:
         """What to do; waits until there is something."""
         while True:
-            with self._changed:
+            with self._lock:
                 todo = self.driver.next(stage, time.monotonic())
                 if todo is None and self._gifts.idle:
                     self._wait()
@@ -456,7 +456,7 @@ class Engine:
                 self._load(todo)
             case Found():
                 step, view = self._founding.found(todo)
-                with self._changed:
+                with self._lock:
                     self.driver.founded(todo, time.monotonic(), step=step, view=view)
             case Read():
                 self._founding.help_to_read(todo)
@@ -464,20 +464,20 @@ class Engine:
                 raise AssertionError(f"{todo} is the script's")
 
     def _did(self, todo: Todo) -> None:
-        with self._changed:
+        with self._lock:
             self.driver.did(todo, time.monotonic())
 
     def _compute(self, todo: Compute) -> int | None:
         """A shard that is missing; when none is, contribute."""
         if self._assigned is not todo:
             self._assigned = todo
-            with self._changed:
+            with self._lock:
                 self._assign(todo)
         missing = self._gradients.missing()
         if missing:
             return missing[0]
         said = self._said(todo)
-        with self._changed:
+        with self._lock:
             self.driver.did(todo, time.monotonic(), said=said)
         return None
 

@@ -205,7 +205,10 @@ class Keepsakes:
 
 def refuse_to_save_alone(parts: Mapping[int, PartNote], step: int) -> None:
     """A LoopError if the scripts of two replicas have asked for different things after this step."""
-    if not any(part.asked for part in parts.values()):
+    for part in parts.values():
+        if part.asked:
+            break
+    else:
         return
     # What is said in the loop and what is said behind it are two things.
     if len({part.closing for part in parts.values()}) > 1:

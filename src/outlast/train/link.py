@@ -73,7 +73,7 @@ class Link:
             shards=shards,
         )
         self._decider: Decider = self._core
-        self.changed = locks.condition("engine")
+        self.changed = locks.Monitor("engine")
         """The lock of everything here, for a decider to share; notified when membership changes."""
         self._stream: BlockingStream[Message] | None = None
         self._closing = False

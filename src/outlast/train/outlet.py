@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from outlast import crashpoints as crash
+from outlast.locks import CheckedLock, Monitor
 from outlast.mesh.transport import Mesh
 from outlast.observe.queue import Events
 from outlast.protocol.driver import Driver
@@ -140,25 +141,25 @@ class Sink:
 
     def __init__(self) -> None:
         self._driver: Driver
-        self._changed: threading.Condition
+        self._lock: threading.Lock | CheckedLock
 
-    def hands_to(self, driver: Driver, changed: threading.Condition) -> None:
-        self._driver, self._changed = driver, changed
+    def hands_to(self, driver: Driver, changed: Monitor) -> None:
+        self._driver, self._lock = driver, changed.lock
 
     def destination(self, line: Line, header: Header) -> memoryview | None:
-        with self._changed:
+        with self._lock:
             return self._driver.room(line, header)
 
     def arrived(self, line: Line, header: Header, payload: memoryview | None) -> None:
-        with self._changed:
+        with self._lock:
             self._driver.arrived(line, header, payload, time.monotonic())
 
     def connected(self, line: Line) -> None:
-        with self._changed:
+        with self._lock:
             self._driver.connected(line, time.monotonic())
 
     def lost(self, line: Line, why: str) -> None:
-        with self._changed:
+        with self._lock:
             self._driver.lost(line, why, time.monotonic())
 
 
