@@ -1,5 +1,6 @@
 """Mistakes that are easy to make, planted in the real cores, to prove that the simulator finds them."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from outlast.protocol.driver import Driver
 from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
 from outlast.protocol.life import Life
-from outlast.protocol.lines import Line, Lines
+from outlast.protocol.lines import Line, Lines, _Waiting
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
 from outlast.protocol.messages import ViewNews
 from outlast.protocol.participant import Action as Action_
@@ -373,6 +374,9 @@ class OldWordsFirst(Life):
             self.post.lines = before.post.lines
 
 
+NEVER = 1 << 60
+
+
 class OneQueueForAllLives(Lines[Outgoing]):
     def __init__(self) -> None:
         super().__init__()
@@ -384,21 +388,13 @@ class OneQueueForAllLives(Lines[Outgoing]):
         super().adopt(view, own)
         for tie in self._ties.values():
             if tie.peer.replica in waiting:
-                tie.queue = [waiting[tie.peer.replica]]
-
-    def connected(self, line: Line) -> tuple[list[Outgoing], bool]:
-        frames, gap = super().connected(line)
-        tie = self._tie_of(line)
-        if tie is not None and any(frame.header.incarnation != self.own for frame in frames):
-            tie.queue = frames
-            return [], gap
-        return frames, gap
+                tie.queue = deque([_Waiting(waiting[tie.peer.replica], 0, NEVER)])
 
     def route(self, peer: Member, frame: Outgoing, droppable_bytes: int = 0) -> Line | None:
         self._last[peer.replica] = frame
         tie = self._ties.get((peer.replica, peer.incarnation))
         if tie is not None and tie.line is not None and tie.queue:
-            tie.queue.append(frame)
+            tie.queue.append(_Waiting(frame, 0, NEVER))
             return None
         return super().route(peer, frame, droppable_bytes)
 
@@ -779,7 +775,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a lost wake-up": (believing(driver=LetsItSleep), "is back|has ended|hangs at step|stand still"),
     "no reconciliation": (
         Cast(steps=NobodyAsked),
-        "again, though|hangs at step|is back|has ended|another verdict|stand still",
+        "again, though|hangs at step|is back|has ended|another (verdict|state)|stand still",
     ),
 }
 """Each mistake with the cast that makes it and what the checker has to say to it."""

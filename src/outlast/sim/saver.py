@@ -17,6 +17,7 @@ from outlast.protocol.step_words import BLANK, Mode
 from outlast.protocol.todos import Found
 from outlast.protocol.trunk import Checkpoint
 from outlast.protocol.views import Foundation, Intent, View
+from outlast.sim.checkers import require
 from outlast.sim.vault import ClaimObject, ManifestObject, StripeObject
 
 if TYPE_CHECKING:
@@ -172,6 +173,9 @@ class Saver:
         def answered(done: bool) -> None:
             self._done(Committed(save) if done else GaveUp(save, "its manifest could not be put"))
 
+        require(
+            save.step in self._intents, f"{self._node.name}: step {save.step} is committed without its intent"
+        )
         self._vault.put_manifest(self._node, self._intents[save.step], answered)
 
     def _done(self, what: Done) -> None:
