@@ -182,12 +182,12 @@ class Agenda:
         if steps.view.number != life.view.number:
             return None
         computes = life.computes
-        if computes is None or self._driver.is_void_attempt(computes.at):
+        if computes is None or driver.is_void_attempt(computes.at):
             at = At(life.view.number, steps.step, steps.trial)
             if life.contributed == at:
                 return None
             computes = life.computes = self._compute(at)
-            self._driver.outlet.take_part(at.view)
+            driver.outlet.take_part(at.view)
         return computes if life.contributed != computes.at else None
 
     def _compute(self, at: At) -> Compute:

@@ -206,12 +206,10 @@ class Simulation:
     def many_wrong(self, view: View) -> bool:
         """Whether so many members compute wrongly, or did just now, that nobody may be left to tell."""
         lately = self.world.now - self.kept_s
+        # What one contributes may have been computed long ago, if it slept since.
+        since = {node.replica: min(lately, node.thread.computed_at) for node in self.replicas()}
         wrong = [
-            m
-            for m in view.members
-            # What it contributes may have been computed long ago, if it slept since.
-            if (node := self.replica_node(m.replica)) is not None
-            and self.wrong_until.get(m.replica, 0.0) > min(lately, node.thread.computed_at)
+            m for m in view.members if self.wrong_until.get(m.replica, 0.0) > since.get(m.replica, lately)
         ]
         return len(wrong) >= min(2, len(view.members))
 
