@@ -8,7 +8,7 @@ from outlast.protocol.evidence import Evidence
 from outlast.protocol.messages import Report
 from outlast.protocol.roster import Change, plan
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import OFFENCES_MOST, Charge, Membership, Standing, View
+from outlast.protocol.views import OFFENCES_MOST, Charge, Membership, Retreat, Standing, View
 
 AGAINST_1 = Charge(view=1, step=7, replica=1, incarnation=1, reason="its gradient is not what others compute")
 AGAINST_NOBODY = Charge(view=1, step=7, reason="the states of members differ")
@@ -152,3 +152,22 @@ def test_a_charge_against_the_script_ends_the_job_and_bars_nobody() -> None:
 def test_one_alone_ends_nothing() -> None:
     assert after(formed(3), report(0, AGAINST_THE_SCRIPT)).outcome is None
     assert after(formed(2), report(0, AGAINST_THE_SCRIPT), report(1, AGAINST_NOBODY)).outcome is None
+
+
+STATES_DIFFER = Charge(view=1, step=20, replica=1, incarnation=1, reason="its state differs", back_to=10)
+
+
+def test_a_charge_that_makes_members_go_back_is_in_every_view_after_it() -> None:
+    judged = after(formed(3), report(0, STATES_DIFFER), report(2, STATES_DIFFER))
+    assert judged.view.retreat == Retreat(1, 10, since=2)
+    later = plan(judged, Change(removals=dead(0)))
+    assert names(later.view) == "2.1"
+    assert later.view.retreat == Retreat(1, 10, since=2)
+
+
+def test_a_new_lineage_has_nothing_to_go_back_to() -> None:
+    judged = after(formed(3), report(0, STATES_DIFFER), report(2, STATES_DIFFER))
+    back = plan(judged, Change(removals=dead(0, 2), arrivals=arrivals(0, 2, life=2)))
+    again = plan(back, Change(form_now=True))
+    assert again.view.lineage == 2
+    assert again.view.retreat == Retreat()

@@ -2,7 +2,7 @@
 
 from outlast.protocol.descent import Descent
 from outlast.protocol.step_words import NO_FORK, Fork
-from outlast.protocol.views import View
+from outlast.protocol.views import Retreat, View
 
 
 def descent(fork: Fork, given_in: int = 0) -> Descent:
@@ -44,3 +44,17 @@ def test_a_state_that_was_pinned_before_members_went_back_is_void_past_the_fork(
 def test_a_state_may_be_older_than_what_members_began_with() -> None:
     assert descent(NO_FORK, given_in=3).is_older_than_beginning(View(number=5, void_before=4))
     assert not descent(NO_FORK, given_in=4).is_older_than_beginning(View(number=5, void_before=4))
+
+
+def test_a_state_that_was_given_since_all_know_of_the_fork_is_of_the_branch_behind_it() -> None:
+    view = View(number=6, retreat=Retreat(3, 5, since=5))
+    late, early = descent(NO_FORK, given_in=5), descent(NO_FORK, given_in=4)
+    late.adopt(view)
+    early.adopt(view)
+    assert (late.fork, early.fork) == (Fork(3, 5), NO_FORK)
+
+
+def test_a_view_does_not_call_anybody_back_to_an_older_fork() -> None:
+    one = descent(Fork(7, 8), given_in=9)
+    one.adopt(View(number=10, retreat=Retreat(3, 5, since=5)))
+    assert one.fork == Fork(7, 8)

@@ -1,5 +1,6 @@
 """Going back: members whose states differ all return to the same verified one, whoever knows of it first."""
 
+import msgspec
 from test_steps import view_of
 
 from outlast.protocol.step_words import (
@@ -32,7 +33,7 @@ from outlast.protocol.step_words import (
     Whole,
 )
 from outlast.protocol.steps import StepCore
-from outlast.protocol.views import View
+from outlast.protocol.views import Retreat, View
 
 RIGHT, WRONG = b"right", b"wrong"
 
@@ -263,3 +264,10 @@ def test_the_end_is_said_again_in_the_next_view() -> None:
 
 def test_one_alone_is_at_its_end_at_once() -> None:
     assert at(4, view_of(1, 0)).end() == [EndReached(4)]
+
+
+def test_one_that_is_left_alone_goes_back_where_the_view_says_so() -> None:
+    core = at(4, view_of(1, 0, 1, 2))
+    alone = msgspec.structs.replace(view_of(2, 0), retreat=Retreat(1, 0, since=2))
+    assert GoBack(Fork(1, 0), 0) in core.adopt(alone, in_band=False)
+    assert core.newest == 0

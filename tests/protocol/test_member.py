@@ -388,3 +388,10 @@ def test_a_newer_view_is_fetched_once_however_many_frames_wait_for_it() -> None:
     core = in_view(1)
     told_for = [told(core.frame(frame(2, body=number))) for number in range(100)]
     assert told_for == [[Fetch()], *([[]] * 99)]
+
+
+def test_a_look_at_the_clock_that_comes_a_hair_too_early_does_not_put_off_a_beat() -> None:
+    core = in_view()
+    core.tell(1.0)
+    assert core.tick(1.0 + TIMING.beat_every_s * 0.4) == []
+    assert len(core.tick(1.0 + TIMING.beat_every_s * 0.999)) == 1

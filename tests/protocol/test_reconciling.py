@@ -2,7 +2,7 @@
 
 from outlast.protocol.reconciling import Ground, Holdings
 from outlast.protocol.step_words import BLANK, FeedAgain, Fork, Holding, Pin
-from outlast.protocol.views import Member, View
+from outlast.protocol.views import Member, Retreat, View
 
 A, B, C, LEARNER = (Member(replica, 1) for replica in range(4))
 VIEW = View(number=2, members=(A, B, C), learners=(LEARNER,))
@@ -68,3 +68,24 @@ def test_that_one_holds_all_there_is_is_news_once() -> None:
     assert not holdings.acknowledge(0, 4)
     assert holdings.acknowledge(0, 5)
     assert not holdings.acknowledge(0, 5)
+
+
+def test_all_go_back_where_the_view_says_so_though_none_of_them_knows_why() -> None:
+    """Those who found out have died before they told the others (simulator, seed 40014)."""
+    view = View(number=3, members=(A, B), retreat=Retreat(1, 3, since=2))
+    holdings = Holdings(view)
+    holdings.take(0, Holding(7, verified=3))
+    holdings.take(1, Holding(7, verified=6))
+    found = holdings.ground()
+    assert found is not None and found.fork == Fork(1, 3)
+    assert found.newest == {0: 3, 1: BLANK}
+
+
+def test_what_members_have_gone_back_to_since_then_counts_more_than_what_the_view_says() -> None:
+    view = View(number=9, members=(A, B), retreat=Retreat(1, 3, since=2))
+    holdings = Holdings(view)
+    holdings.take(0, Holding(7, fork=Fork(5, 6)))
+    holdings.take(1, Holding(9, verified=6, fork=Fork(1, 3)))
+    found = holdings.ground()
+    assert found is not None and found.fork == Fork(5, 6)
+    assert found.newest == {0: 7, 1: 6}

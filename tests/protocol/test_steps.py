@@ -4,7 +4,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outlast.protocol.attempts import PARTS_AHEAD
-from outlast.protocol.keeping import KEPT
+from outlast.protocol.keeping import KEPT, KEPT_FOR_LEARNERS
 from outlast.protocol.step_words import (
     BLANK,
     AllDone,
@@ -289,6 +289,17 @@ def test_a_record_is_served_as_long_as_it_is_kept() -> None:
     core = at(5, view_of(1, 0, 1))
     assert said(core.received(1, Want(6 - KEPT))) == [((1,), Whole(4)), ((1,), Whole(5))]
     assert said(core.received(1, Want(3))) == [((1,), Gone(3))]
+
+
+def test_what_learners_are_fed_late_is_kept_for_them_until_then() -> None:
+    core = at(5, view_of(1, 0, 1, learners=(2,)))
+    core.holds_back(6)
+    for step in range(6, 14):
+        complete(core, step)
+    assert core.oldest == 13 - 6 - KEPT_FOR_LEARNERS + 1
+    core.holds_back(0)
+    complete(core, 14)
+    assert core.oldest == 14 - KEPT_FOR_LEARNERS + 1
 
 
 def test_who_lacks_a_record_that_nobody_keeps_is_lost() -> None:

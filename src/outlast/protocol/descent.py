@@ -6,7 +6,9 @@ in `VOID` for a view that interrupts (those who differ are charged; see `charges
 the run went back is its *fork*, named by the view whose attempt was void. Members say it in their `Holding`,
 and those whose fork is older go back then: to their own copy of the state, or if they have none they are
 blank, and are given it. Every record has its fork in it, so whoever is given records of two branches, or has
-a state of the wrong one, is lost, and knows it.
+a state of the wrong one, is lost, and knows it. All who know of a fork may die before they have said so,
+while others still wait for parts of that attempt: so the view that answers the charge has it, too
+(`Retreat`).
 
 A state that somebody was given may be void in another way: it comes from a member that began a lineage and is
 gone, and since then it was on another one to begin. So a life remembers in which view it was given its state.
@@ -30,6 +32,12 @@ class Descent:
     def is_older_than_beginning(self, view: View) -> bool:
         """Whether the state was given before the one with which that view's members have begun."""
         return self.given_in < view.void_before
+
+    def adopt(self, view: View) -> None:
+        """Whoever was given its state since members went back was given one of their branch."""
+        back = view.retreat
+        if self.given_in >= back.since and back.view > self.fork.view:
+            self.fork = Fork(back.view, back.step)
 
     def has_left(self, step: int, view: int | None) -> bool:
         """Whether a state after this step that was pinned in that view is of a branch that was left."""

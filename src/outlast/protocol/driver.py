@@ -588,6 +588,7 @@ class Driver:
                 if record is not None:
                     if not self.outlet.stable(record, Noted(life, action.step)):
                         life.to_note += 1
+                        self.steps.holds_back(life.to_note - life.noted)
                     fork, view = record.note.verdict.fork.view, life.view
                     self.outlet.emit(
                         events.Stable(step=action.step, view=view.number, lineage=view.lineage, fork=fork)
@@ -620,6 +621,7 @@ class Driver:
     def _noted(self) -> None:
         life = self.life
         life.noted += 1
+        self.steps.holds_back(life.to_note - life.noted)
         life.post.release(life.noted)
         if life.intended is not None and life.intended[1] <= life.noted:
             (intend, _), life.intended = life.intended, None

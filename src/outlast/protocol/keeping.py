@@ -21,6 +21,8 @@ class Keeping:
         """The newest step that is known to be stable here."""
         self.fed = BLANK
         """The newest step that members of this view need not feed to learners any more."""
+        self.held_back = 0
+        """How many of those that were fed leave later, and are kept until then."""
 
     def start_after(self, step: int) -> None:
         """The state after this step is there, though not its record."""
@@ -29,7 +31,7 @@ class Keeping:
 
     def keep(self, step: int, *, learners: bool) -> None:
         """The record of this step is there."""
-        kept = KEPT_FOR_LEARNERS if learners else KEPT
+        kept = KEPT_FOR_LEARNERS + self.held_back if learners else KEPT
         self.oldest = max(self.oldest, step - kept + 1)
 
     def stable(self, last: int, *, learners: bool) -> list[StepAction]:

@@ -182,7 +182,7 @@ class MemberCore:
 
     def tick(self, now: float) -> list[MemberAction]:
         """Repeat what has not been answered, and say that we are here."""
-        if self.fenced or now - self._told_at < self._timing.beat_every_s:
+        if self.fenced or now - self._told_at < self._timing.beat_due_s:
             return []
         return self.tell(now)
 

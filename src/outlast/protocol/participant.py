@@ -327,7 +327,7 @@ class Participant:
         if not accused:
             what = "buffers" if differ.buffers else "states"
             reason = f"the {what} of members differ, and there is no majority; {back}"
-            return [Charge(view=view.number, step=differ.step, reason=reason)]
+            return [Charge(view=view.number, step=differ.step, reason=reason, back_to=differ.back_to)]
         what = "buffers differ from those" if differ.buffers else "state differs from that"
         reason = f"its {what} of the others; {back}"
         return [
@@ -337,6 +337,7 @@ class Participant:
                 reason=reason,
                 replica=member.replica,
                 incarnation=member.incarnation,
+                back_to=differ.back_to,
             )
             for member in accused
         ]

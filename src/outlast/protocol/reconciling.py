@@ -21,7 +21,7 @@ class Ground:
 
     view: View
     fork: Fork
-    """The newest place where any of them went back: all do."""
+    """The newest place where any of them went back, or was told to: all do."""
     newest: Mapping[int, int]
     """What each of them has then."""
     in_band: bool
@@ -107,7 +107,9 @@ class Holdings:
         members = [m.replica for m in self._view.members]
         if any(replica not in self._first for replica in members):
             return None
-        fork = max((self._first[replica].fork for replica in members), key=lambda fork: fork.view)
+        back = self._view.retreat
+        forks = [Fork(back.view, back.step), *(self._first[replica].fork for replica in members)]
+        fork = max(forks, key=lambda fork: fork.view)
         newest = {replica: _in_fork(self._first[replica], fork) for replica in members}
         in_band = any(holding.running for holding in self._first.values())
         return Ground(self._view, fork, newest, in_band)

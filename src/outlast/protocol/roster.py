@@ -37,6 +37,7 @@ from outlast.protocol.views import (
     Member,
     Membership,
     Outcome,
+    Retreat,
     Seat,
     ShardFailure,
     Standing,
@@ -229,6 +230,7 @@ class _Draft:
         self.interrupts = False
         self.renews = False
         self.lineage = membership.view.lineage
+        self.retreat = membership.view.retreat
         self.causes: list[str] = []
         self.outcome: Outcome | None = None
 
@@ -245,6 +247,9 @@ class _Draft:
         self.causes += [f"step {charge.step}: {charge.reason}" for charge in nameless]
         self.causes += [f"step {charge.step}: the job is to end" for charge in charges if charge.ends]
         self.charges = (*self.charges, *charges)[-CHARGES_KEPT:]
+        for charge in charges:
+            if charge.back_to is not None and charge.view > self.retreat.view:
+                self.retreat = Retreat(charge.view, charge.back_to, since=self.base.view.number + 1)
 
     def renew(self, why: str, *, wonder: bool) -> None:
         """The same members, in a new view. Comes after removals: if one of them interrupts, that was it what
@@ -492,6 +497,7 @@ class _Draft:
             cause="; ".join(self.causes)[:CAUSE_LIMIT],
             planned_since=before.planned_since if planned else number,
             founded=self.base.foundation.claim if self.base.foundation is not None else 0,
+            retreat=self.retreat if self.lineage == before.lineage else Retreat(),
             void_before=before.void_before if planned or somebody_holds or not members else number,
             paused=paused,
             renews=self.renews,

@@ -206,6 +206,7 @@ class StepCore:
         if learned and self._descent.is_older_than_beginning(view):
             # Members reconcile by what they hold. What one has who only learned may not be the beginning now.
             return [Lost(NOT_THE_BEGINNING)]
+        self._descent.adopt(view)
         if view.member(self.replica) is None:
             self.mode = Mode.LEARNING
             if self.newest != BLANK and before.lineage < view.lineage:
@@ -365,6 +366,10 @@ class StepCore:
     def undone(self, step: int, view: int | None) -> bool:
         """Whether what was sent in this view is about a step that members have gone back behind since."""
         return self._offers.undone(step, view)
+
+    def holds_back(self, steps: int) -> None:
+        """What learners are fed is so many steps late: until it leaves, records are kept for them."""
+        self._keeping.held_back = steps
 
     def has_loaded(self, learner: Member) -> None:
         """A learner says that it needs no snapshot any more."""

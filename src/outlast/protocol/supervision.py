@@ -225,7 +225,7 @@ class AgentCore:
             del self._start_at[replica]
             actions += self._start(replica, now)
         actions += self._replace_evicted(now)
-        if now - self._beat_at >= self._timing.beat_every_s:
+        if now - self._beat_at >= self._timing.beat_due_s:
             actions += self.beat(now)
         return actions
 

@@ -44,6 +44,12 @@ class Timing:
         return self.detect_within_s / 10
 
     @property
+    def beat_due_s(self) -> float:
+        """Who looks at the clock so long after its last beat says the next one: a look that comes a hair too
+        early would else put it off by a whole one."""
+        return self.beat_every_s - self.tick_every_s / 2
+
+    @property
     def tick_every_s(self) -> float:
         """How often cores look at the clock; events are handled at once, whatever this is."""
         return self.detect_within_s / 20

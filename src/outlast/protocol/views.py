@@ -81,6 +81,17 @@ class Member(msgspec.Struct, frozen=True):
     address: str = ""
 
 
+class Retreat(msgspec.Struct, frozen=True, array_like=True):
+    """Where members go back because a charge says so. They know it by themselves, but who does may die before
+    it tells the others."""
+
+    view: int = 0
+    """The view whose attempt was void; 0 if there was none."""
+    step: int = -1
+    since: int = 0
+    """The first view whose members all know of it."""
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """One agreed membership."""
 
@@ -106,6 +117,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     founded: int = 0
     """The newest claim that a lineage was allowed to begin under before this view; see `Foundation`."""
+
+    retreat: Retreat = Retreat()
+    """The newest one of this lineage."""
 
     void_before: int = 0
     """States that learners were given in earlier views than this are void: no member was known to have one
@@ -223,6 +237,8 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int = 0
     ends: bool = False
     """The program is at fault, and the job is to end: starting it again would lead to the same."""
+    back_to: int | None = None
+    """The step that all members go back to."""
 
     @property
     def life(self) -> tuple[int, int]:

@@ -263,6 +263,7 @@ class Saver:
         self.claim = claim
         if base is None and node.thread.void:
             # What it began with is gone; a new process has that.
+            self._sim.had_no_beginning += 1
             node.kill("has no state to go back to")
             return
         # Each founder's own fresh model is unlike any other's.

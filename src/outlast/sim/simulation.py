@@ -46,6 +46,9 @@ ENDLESS = 10**9
 BACK_WITHIN_S = 35.0
 """Longer than the slowest ordinary way back: a lease, a window of trust, a hang, a restart, a join."""
 
+ONE_AFTER_THE_OTHER_S = 4.0
+"""Longer by this for everyone who was to begin the lineage, and is to be started again for that."""
+
 WRONG_LATELY_S = 5.0
 """What was computed wrongly may be kept this long before it is heard; longer where words are lost."""
 
@@ -152,6 +155,8 @@ class Simulation:
         """When connections broke for no reason, and between whom."""
         self.may_stand_still = False
         """Whether a word was lost though nothing was wrong with its connection, or a thread hangs."""
+        self.had_no_beginning = 0
+        """How often one that was to begin a lineage had no state to begin with any more."""
         self.returned_at: dict[int, float] = {}
         """When a connection with this replica was made anew."""
         self.kept_s = WRONG_LATELY_S
@@ -262,7 +267,7 @@ class Simulation:
         self.world.run_until(FAULTY_FOR_S)
         faults.end()
         quiet_since = self.world.now
-        while self.world.now < quiet_since + BACK_WITHIN_S:
+        while self.world.now < quiet_since + BACK_WITHIN_S + ONE_AFTER_THE_OTHER_S * self.had_no_beginning:
             before = {node.replica: node.step for node in self.replicas()}
             self.world.run_until(self.world.now + 0.5)
             faults.step_in()
@@ -272,7 +277,8 @@ class Simulation:
             if self.last_step == ENDLESS and self._all_back() and moves:
                 return self.world.now - quiet_since
         back = "everybody is back" if self.last_step == ENDLESS else "the job has ended"
-        raise Violation(f"not so {BACK_WITHIN_S} s after faults stopped: {back}; {self._who_is_missing()}")
+        waited_s = self.world.now - quiet_since
+        raise Violation(f"not so {waited_s} s after faults stopped: {back}; {self._who_is_missing()}")
 
     def _finished(self) -> bool:
         outcome = self.store.document.outcome if self.store.document is not None else None

@@ -44,6 +44,8 @@ class Truth:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._tainted: set[int] = set()
+        self._mixed: set[int] = set()
+        """States that were put together from different ones, and what came of them."""
         self._forgiven: set[int] = set()
         """States that were the only ones left, and so are the run's."""
         self._spoiled: set[tuple[int, int]] = set()
@@ -139,12 +141,15 @@ class Truth:
         result = hash((state, record))
         if (state in self._tainted or record in self._tainted) and result not in self._forgiven:
             self._tainted.add(result)
+        if state in self._mixed:
+            self._mixed.add(result)
         return result
 
     def mixes(self, states: set[int]) -> int:
         """A state that was put together from shares of these."""
         result = hash(tuple(sorted(states)))
         self._tainted.add(result)
+        self._mixed.add(result)
         return result
 
     def stands_at(self, node: ReplicaNode, state: int) -> None:
@@ -180,13 +185,14 @@ class Truth:
             self._tainted.clear()
             self._spoiled.clear()
 
-    def _accept(self) -> None:
+    def _accept(self, right: ReplicaNode) -> None:
         """All members agree on a state that somebody bent has given them: it is they who are right now, and
-        whoever had no part in that is wrong."""
+        whoever had no part in that is wrong, or only in a part of it."""
+        mixed = right.thread.digest in self._mixed
         self._tainted.clear()
         self._spoiled.clear()
         for node in self._sim.replicas():
-            node.thread.bent = not node.thread.bent
+            node.thread.bent = not node.thread.bent or (node.thread.digest in self._mixed) != mixed
             self._sim.history.forgets(node)
 
     def is_clean(self, state: int) -> bool:
@@ -199,7 +205,7 @@ class Truth:
         state = node.thread.copies[step][0]
         members = [self._sim.replica_node(m.replica) for m in node.view.members]
         if node.thread.bent and all(node is None or node.thread.bent for node in members):
-            self._accept()
+            self._accept(node)
         require(self.is_clean(state), f"{node.name} takes a tainted state after step {step} for right")
         self._sound.add((step, state))
 
