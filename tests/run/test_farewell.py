@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from test_home import make_run
 
-from outlast.protocol.views import View
+from outlast.protocol.events import View
 from outlast.run import ended
 from outlast.run.ended import Ending, FaultNote
 from outlast.run.farewell import farewell, interrupted, reason

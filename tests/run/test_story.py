@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from statuses import seat, status, view
 
+from outlast.protocol import events
 from outlast.protocol.messages import Pulse
 from outlast.protocol.views import Standing, View
 from outlast.run.faults import Fault, fault_of, survived
 from outlast.run.pace import Pace, Toll
 from outlast.run.story import Story
+
+
+def happened(*args: Any, **more: Any) -> events.View:
+    return events.View.of(view(*args, **more))
+
 
 KILLED = "replica 1 was killed by SIGKILL (out of memory?)"
 
@@ -16,43 +24,37 @@ KILLED = "replica 1 was killed by SIGKILL (out of memory?)"
 def test_one_that_is_killed_and_comes_back() -> None:
     story = Story("job", replicas=3, preload=["torch"])
     assert story.scene.stage == "importing torch"
-    assert story.heard_view(view(1, (0, 1, 2), cause="the first view"), 1.0) == [
-        "3 of 3 replicas have joined"
-    ]
+    assert story.hear(happened(1, (0, 1, 2), cause="the first view"), 1.0) == ["3 of 3 replicas have joined"]
     assert story.heard_status(status(240), 2.0) == []
-    assert story.heard_view(view(2, (0, 2), cause=KILLED), 2.1) == [
+    assert story.hear(happened(2, (0, 2), cause=KILLED), 2.1) == [
         f"{KILLED} at step 240; 2 of 3 replicas go on"
     ]
     story.heard_status(status(250, (0, 2), number=2), 2.5)
     assert story.scene.fault == f"{KILLED} at step 240; not back yet"
-    learning = view(3, (0, 2), (1,), lives={1: 2}, cause="replica 1 is back", planned_since=2)
-    assert story.heard_view(learning, 3.0) == []
-    caught_up = view(4, (0, 1, 2), lives={1: 2}, cause="replica 1 has caught up", planned_since=2)
-    assert story.heard_view(caught_up, 4.0) == [
-        "replica 1 is back after 1.9 s: 3 of 3 replicas train, at step 250"
-    ]
-    assert story.heard_view(view(2, (0, 2)), 5.0) == [], "old news"
+    learning = happened(3, (0, 2), (1,), lives={1: 2}, cause="replica 1 is back", planned_since=2)
+    assert story.hear(learning, 3.0) == []
+    caught_up = happened(4, (0, 1, 2), lives={1: 2}, cause="replica 1 has caught up", planned_since=2)
+    assert story.hear(caught_up, 4.0) == ["replica 1 is back after 1.9 s: 3 of 3 replicas train, at step 250"]
+    assert story.hear(happened(2, (0, 2)), 5.0) == [], "old news"
     story.heard_status(status(300, number=4), 5.0)
     assert story.scene.fault == f"{KILLED} at step 240; back after 1.9 s"
 
 
 def test_a_shadow_is_back_when_it_follows_again() -> None:
     story = Story("job", replicas=1)
-    story.heard_view(view(1, (0,), (1,)), 1.0)
-    lost = view(2, (0,), cause="replica 1 was killed by SIGKILL", planned_since=1)
-    assert story.heard_view(lost, 2.0) == [
-        "replica 1 was killed by SIGKILL at step 0; 1 of 1 replica goes on"
-    ]
-    story.heard_view(view(3, (0,), (1,), lives={1: 2}, planned_since=1), 4.0)
+    story.hear(happened(1, (0,), (1,)), 1.0)
+    lost = happened(2, (0,), cause="replica 1 was killed by SIGKILL", planned_since=1)
+    assert story.hear(lost, 2.0) == ["replica 1 was killed by SIGKILL at step 0; 1 of 1 replica goes on"]
+    story.hear(happened(3, (0,), (1,), lives={1: 2}, planned_since=1), 4.0)
     assert not story.faults[0].open
 
 
 def test_a_fault_that_is_over_before_the_next_look_has_its_price() -> None:
     story = Story("job", replicas=2)
-    story.heard_view(view(1, (0, 1)), 0.0)
+    story.hear(happened(1, (0, 1)), 0.0)
     for tick in range(80):
         story.heard_status(status(10 * tick, (0, 1)), tick / 4)
-    story.heard_view(view(2, (0, 1), cause="a connection broke"), 20.0)
+    story.hear(happened(2, (0, 1), cause="a connection broke"), 20.0)
     for tick in range(80, 90):
         story.heard_status(status(10 * (tick - 8), (0, 1), number=2), tick / 4)
     assert abs(story.lost_s - 2.0) < 0.3
@@ -60,26 +62,26 @@ def test_a_fault_that_is_over_before_the_next_look_has_its_price() -> None:
 
 def test_who_finishes_or_leaves_is_no_fault_and_nor_is_an_end() -> None:
     story = Story("job", replicas=2)
-    story.heard_view(view(1, (0, 1)), 1.0)
-    assert story.heard_view(view(2, (0,), cause="replica 1 leaves", planned_since=1), 2.0) == [
+    story.hear(happened(1, (0, 1)), 1.0)
+    assert story.hear(happened(2, (0,), cause="replica 1 leaves", planned_since=1), 2.0) == [
         "replica 1 leaves; 1 of 2 replicas goes on"
     ]
-    assert story.heard_view(view(3, (), cause="replica 0 has finished"), 3.0) == []
+    assert story.hear(happened(3, (), cause="replica 0 has finished"), 3.0) == []
     story.close()
-    assert story.heard_view(view(4, (1,), cause="replica 0 was killed by SIGKILL"), 4.0) == []
+    assert story.hear(happened(4, (1,), cause="replica 0 was killed by SIGKILL"), 4.0) == []
     assert story.faults == []
 
 
 def test_all_at_once_and_a_connection_that_breaks() -> None:
     story = Story("job", replicas=2)
-    story.heard_view(view(1, (0, 1)), 1.0)
-    assert story.heard_view(view(2, (0, 1), cause="a connection broke"), 2.0) == [
+    story.hear(happened(1, (0, 1)), 1.0)
+    assert story.hear(happened(2, (0, 1), cause="a connection broke"), 2.0) == [
         "a connection broke at step 0; 2 of 2 replicas go on"
     ]
     both = "replica 0 was killed by SIGKILL; replica 1 died with its agent agent-0"
-    (said,) = story.heard_view(view(3, (), cause=both), 3.0)
+    (said,) = story.hear(happened(3, (), cause=both), 3.0)
     assert said.endswith("nobody is left to go on; all are being started again")
-    assert story.heard_view(view(4, (0, 1), lives={0: 2, 1: 2}, lineage=2), 4.5) == [
+    assert story.hear(happened(4, (0, 1), lives={0: 2, 1: 2}, lineage=2), 4.5) == [
         (
             "no replica was left that had the state: 2 of 2 replicas begin again, after 1.5 s, from the "
             "start, since the script gives no checkpoints= to outlast.join"
@@ -103,7 +105,7 @@ def test_one_that_dies_before_it_joins_is_counted_once() -> None:
     died = (seat(1, Standing.GONE, process=8),)
     story.heard_status(status(0, (), view=View(), seats=died, pulses=()), 3.6)
     assert [fault.sentence() for fault in story.faults] == ["replica 1 died before it joined"]
-    story.heard_view(view(1, (0, 1, 2)), 4.0)
+    story.hear(happened(1, (0, 1, 2)), 4.0)
     assert story.faults[0].back_at == 4.0
 
 
@@ -125,7 +127,7 @@ def test_where_a_run_went_on_from() -> None:
     new = Pulse(replica=0, process=1, step=1601, saves=True, saved=1600, saved_ago_s=0.5)
     story.heard_status(status(0, (0,), pulses=(new,)), 2.0)
     assert story.resumed_from == 1500
-    (said,) = story.heard_view(view(5, (0,), lives={0: 2}, lineage=2), 3.0)
+    (said,) = story.hear(happened(5, (0,), lives={0: 2}, lineage=2), 3.0)
     assert said.endswith("begins again, from a checkpoint, of step 1,600 or newer")
 
 
@@ -216,3 +218,12 @@ def test_a_fault_before_any_pace_is_known_costs_nothing_that_can_be_told() -> No
     toll.saw(2, 9.0, disturbed=False)
     toll.close()
     assert toll.lost_s == 0.0
+
+
+def test_a_coordinator_that_is_replaced_is_a_fault_and_an_agent_is_told_of_by_its_replicas() -> None:
+    story = Story("job", replicas=2)
+    assert story.hear(events.Restarted(who="coordinator", cause="was killed by SIGKILL"), 1.0) == []
+    assert story.hear(events.Restarted(who="agent-0", cause="was killed by SIGKILL"), 2.0) == []
+    assert [fault.why for fault in story.faults] == ["the coordinator was killed and replaced"]
+    story.hear(events.Ended(state="finished", reason=""), 3.0)
+    assert story.closed

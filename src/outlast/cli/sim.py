@@ -20,6 +20,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds (1000)")
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first of them (0)")
     parser.add_argument("--seed", type=int, metavar="S", help="replay this one and print its transcript")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="run all seeds, and list those that break a promise"
+    )
     options = parser.parse_args(argv)
     if options.seed is not None:
         return _replay(options.seed)
@@ -27,11 +30,16 @@ def main(argv: list[str]) -> int:
         parser.error(f"--seeds is {options.seeds}; use at least 1")
     began = time.monotonic()
     show = _progress(options.seeds) if sys.stderr.isatty() else lambda _: None
-    tally, violation = sweep(range(options.start, options.start + options.seeds), show)
-    if violation is not None:
-        print(violation.story)
-        print(f"\nseed {violation.seed}: {violation.violation}")
-        print(f"replay it with: outlast sim --seed {violation.seed}")
+    most = options.seeds if options.keep_going else 1
+    tally, violations = sweep(range(options.start, options.start + options.seeds), show, most=most)
+    if violations:
+        violations.sort(key=lambda one: one.seed)
+        print(violations[0].story)
+        print()
+        for one in violations:
+            print(f"seed {one.seed}: {one.violation}")
+        print(f"{len(violations)} of {tally.seeds} seeds broke a promise")
+        print(f"replay one with: outlast sim --seed {violations[0].seed}")
         return VIOLATED
     took_s = time.monotonic() - began
     print(

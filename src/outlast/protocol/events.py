@@ -121,6 +121,11 @@ class View(Event, frozen=True, kw_only=True):
     paused: bool = False
     cause: str = ""
 
+    @property
+    def planned(self) -> bool:
+        """Whether it did not interrupt its members."""
+        return self.planned_since < self.number
+
     @classmethod
     def of(cls, view: views.View) -> View:
         return cls(

@@ -172,7 +172,7 @@ class Launcher:
             ["--run", str(directory.path), "--run-id", directory.identity, "--listen-fd", str(fd)],
             pass_fds=[fd],
             final=_COORDINATOR_ENDS,
-            on_restart=self._coordinator_restarted,
+            on_restart=lambda status: self._tell_restart("coordinator", status),
             on_line=self._line,
         )
         agents = [self._agent(directory, index) for index in range(self._options.agents)]
@@ -215,18 +215,19 @@ class Launcher:
                     self._emit(events.Died(who=agent.name, cause=cause))
         return self._conclude(directory, coordinator, agents, statuses)
 
-    def _coordinator_restarted(self, status: int) -> None:
-        self._tell_restart("coordinator", status)
-        self._story.part_restarted("coordinator", time.monotonic())
-
     def _tell_restart(self, who: str, status: int) -> None:
         cause = ExitStatus.of(status).describe()
         self._emit(events.Died(who=who, cause=cause))
         self._emit(events.Restarted(who=who, cause=cause))
 
     def _emit(self, event: events.AnyEvent) -> None:
+        """What happened here: written down, and shown."""
         if self._events is not None:
             self._events.emit(event)
+        self._show(event)
+
+    def _show(self, event: events.AnyEvent) -> None:
+        self._say(self._story.hear(event, time.monotonic()))
 
     def _agent(self, directory: RunDirectory, index: int) -> Child:
         mine = range(index, self._options.replicas + self._options.shadows, self._options.agents)
@@ -264,9 +265,10 @@ class Launcher:
     def _hear_view(self, view: View) -> None:
         if view.number > self._newest_view:
             self._newest_view = view.number
+            happened = events.View.of(view)
             if self._views is not None:
-                self._views.write(view)
-            self._say(self._story.heard_view(view, time.monotonic()))
+                self._views.write(happened)
+            self._show(happened)
 
     def _say(self, sentences: list[str]) -> None:
         for sentence in sentences:

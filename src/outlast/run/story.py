@@ -1,14 +1,16 @@
-"""What a run has gone through so far, told by one who hears of every view and asks how things stand.
+"""What a run has gone through so far, told by one who hears of what happens and asks how things stand.
 
-The launcher keeps one of these. It makes scenes to show, and sentences to say when something happens: who was
-lost and why, who is back after how long. It decides nothing, so it may miss a view or two.
+The launcher keeps one of these for its display. Of what happens it hears as everybody does, by events
+(`hear`), and says it in sentences: who was lost and why, who is back after how long. How things stand is the
+coordinator's answer, of which it makes scenes to show. It decides nothing, so it may miss a view or two.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from outlast.protocol import events
 from outlast.protocol.messages import Phase, Status
-from outlast.protocol.views import Member, Standing, View
+from outlast.protocol.views import Standing
 from outlast.run.faults import Fault, fault_of, leaves
 from outlast.run.pace import Pace, Toll
 from outlast.run.scene import STOPPING, Scene, first_stage, scene_of
@@ -24,7 +26,7 @@ class Story:
         """The step whose checkpoint the run has gone on from."""
         self._replicas = replicas
         self._preload = tuple(preload)
-        self._view = View()
+        self._view = events.View(number=0)
         self._unborn: set[tuple[int, int]] = set()
         """Processes, each with its replica, that had not joined when they were last seen."""
         self._saves = False
@@ -45,8 +47,18 @@ class Story:
         self.closed = True
         self._toll.close()
 
-    def heard_view(self, view: View, now: float) -> list[str]:
-        """A view that was agreed on; what there is to say about it."""
+    def hear(self, event: events.AnyEvent, now: float) -> list[str]:
+        """What there is to say about something that happened."""
+        match event:
+            case events.View():
+                return self._hear_view(event, now)
+            case events.Restarted(who="coordinator"):
+                self._coordinator_restarted(now)
+            case events.Ended():
+                self.close()
+        return []
+
+    def _hear_view(self, view: events.View, now: float) -> list[str]:
         if view.number <= self._view.number or self.closed:
             return []
         before, self._view = self._view, view
@@ -75,7 +87,7 @@ class Story:
         return said
 
     def heard_status(self, status: Status, now: float) -> list[str]:
-        said = self.heard_view(status.view, now)
+        said = self.hear(events.View.of(status.view), now)
         self._look_for_stillborn(status, now)
         pulses = [pulse for pulse in status.pulses if status.view.member(pulse.replica) is not None]
         at_work = any(pulse.phase is not Phase.STARTING for pulse in pulses)
@@ -118,13 +130,13 @@ class Story:
         starting = {(pulse.replica, pulse.process) for pulse in status.starting}
         self._unborn = (self._unborn - seated) | starting
 
-    def part_restarted(self, name: str, now: float) -> None:
-        """A coordinator was replaced, which costs nothing by itself."""
+    def _coordinator_restarted(self, now: float) -> None:
+        """Which costs nothing by itself."""
         if not self.closed:
-            why = f"the {name} was killed and replaced"
+            why = "the coordinator was killed and replaced"
             self.faults.append(Fault(why=why, replica=None, step=self.scene.step, at=now))
 
-    def _returned(self, view: View, now: float) -> list[Fault]:
+    def _returned(self, view: events.View, now: float) -> list[Fault]:
         """The last fault of each replica that takes part again."""
         # A shadow only ever follows.
         present = {m.replica for m in view.members}
@@ -135,7 +147,7 @@ class Story:
                 fault.back_at = now
         return list(back.values())
 
-    def _begins(self, view: View, now: float) -> str:
+    def _begins(self, view: events.View, now: float) -> str:
         if view.lineage == 1:
             return self._some(view, "has joined", "have joined")
         if self._saved >= 0:
@@ -148,14 +160,14 @@ class Story:
         who = self._some(view, "begins again", "begin again")
         return f"no replica was left that had the state: {who}{since}, {where}"
 
-    def _who_goes_on(self, view: View) -> str:
+    def _who_goes_on(self, view: events.View) -> str:
         if not view.members:
             return "nobody is left to go on; all are being started again"
         if view.paused:
             return self._some(view, "is left, and waits for more", "are left, and wait for more")
         return self._some(view, "goes on", "go on")
 
-    def _some(self, view: View, one_does: str, several_do: str) -> str:
+    def _some(self, view: events.View, one_does: str, several_do: str) -> str:
         does = one_does if len(view.members) == 1 else several_do
         return f"{len(view.members)} of {counted(self._replicas, 'replica')} {does}"
 
@@ -163,5 +175,5 @@ class Story:
         return any(seat.barred for seat in status.seats if seat.replica == fault.replica)
 
 
-def _lives(view: View) -> tuple[Member, ...]:
+def _lives(view: events.View) -> tuple[events.Life, ...]:
     return (*view.members, *view.learners)

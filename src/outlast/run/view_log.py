@@ -8,7 +8,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-from outlast.protocol.views import View
+from outlast.protocol.events import View
 from outlast.wire.private import make_below
 
 KEPT_LINES = 10_000

@@ -52,10 +52,15 @@ def first_violation(seeds: Iterable[int], cast: Cast) -> Verdict | None:
 
 
 def sweep(
-    seeds: Iterable[int], progress: Callable[[Tally], None] = lambda _: None, cast: Cast | None = None
-) -> tuple[Tally, Verdict | None]:
-    """Run all seeds, or until one breaks a promise."""
+    seeds: Iterable[int],
+    progress: Callable[[Tally], None] = lambda _: None,
+    cast: Cast | None = None,
+    *,
+    most: int = 1,
+) -> tuple[Tally, list[Verdict]]:
+    """Run all seeds, or until so many have broken a promise; which those are."""
     tally = Tally()
+    violations: list[Verdict] = []
     workers = os.cpu_count() or 1
     batches = _batches(iter(seeds))
     # A fresh interpreter per worker: forking a process that may have threads is asking for trouble.
@@ -66,21 +71,17 @@ def sweep(
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for outcome in (outcome for future in done for outcome in future.result()):
                 tally.add(outcome)
-                if not outcome.ok:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    return tally, outcome
+                violations += [] if outcome.ok else [outcome]
+            if len(violations) >= most:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return tally, violations[:most]
             progress(tally)
             running |= {pool.submit(_run_batch, batch, cast) for batch in islice(batches, len(done))}
-    return tally, None
+    return tally, violations
 
 
 def _run_batch(seeds: list[int], cast: Cast | None) -> list[Verdict]:
-    outcomes = []
-    for seed in seeds:
-        outcomes.append(run_seed(seed, cast))
-        if not outcomes[-1].ok:
-            break
-    return outcomes
+    return [run_seed(seed, cast) for seed in seeds]
 
 
 def _batches(seeds: Iterator[int]) -> Iterator[list[int]]:
