@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from outlast.errors import ProtocolError
 from outlast.protocol import codec
-from outlast.protocol.driver import Driver, Setup
+from outlast.protocol.deeds import Setup
+from outlast.protocol.driver import Driver
 from outlast.protocol.events import AnyEvent
 from outlast.protocol.header import Header
 from outlast.protocol.kinds import Kind, PartNote, RecordNote, encode

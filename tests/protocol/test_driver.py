@@ -11,7 +11,7 @@ from stand_ins import ALL, VIEW, Record, Replica, learners_view, learning, note_
 
 from outlast.errors import DivergedError
 from outlast.protocol import events, saving, todos
-from outlast.protocol.driver import RETURNS_MOST, STRAYS_MOST
+from outlast.protocol.deeds import RETURNS_MOST, STRAYS_MOST
 from outlast.protocol.header import Header
 from outlast.protocol.kinds import Kind, Way
 from outlast.protocol.member import JobOver, MayBegin, Tell

@@ -9,7 +9,8 @@ import pytest
 
 from outlast.locks import Monitor
 from outlast.mesh.transport import Mesh
-from outlast.protocol.driver import Driver, Setup
+from outlast.protocol.deeds import Setup
+from outlast.protocol.driver import Driver
 from outlast.protocol.header import Header
 from outlast.protocol.kinds import Kind
 from outlast.protocol.lines import Line

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.protocol.driver import Driver, Setup
+from outlast.protocol.deeds import Setup
+from outlast.protocol.driver import Driver
 from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 from outlast.protocol.messages import Message, Phase

@@ -27,7 +27,8 @@ from outlast import locks
 from outlast.errors import ConfigError
 from outlast.mesh.transport import Mesh
 from outlast.observe.files import open_events
-from outlast.protocol.driver import Driver, Setup
+from outlast.protocol.deeds import Setup
+from outlast.protocol.driver import Driver
 from outlast.protocol.kinds import RecordNote
 from outlast.protocol.member import MemberCore
 from outlast.protocol.seams import Noted
