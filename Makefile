@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HADOOP := $(VENV)/hadoop-jars/complete
+ETCD := $(VENV)/etcd/etcd
 
 SOAKS := sim surveys parts cluster torture cuts
 
 .PHONY: setup demo test check unit bench soak $(SOAKS:%=soak-%) clean
 
-setup: $(READY)
+setup: $(READY) $(ETCD)
 
 $(READY): pyproject.toml constraints.txt scripts/system-deps
 	scripts/system-deps
@@ -25,6 +26,10 @@ $(HADOOP): $(READY) scripts/hadoop-jars
 	scripts/system-deps --for-tests
 	scripts/hadoop-jars $(VENV)
 
+# For the tests and benchmarks that need a real etcd; the same holds for it.
+$(ETCD): $(READY) scripts/etcd-binary
+	scripts/etcd-binary $(VENV)
+
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
@@ -33,20 +38,20 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(READY) $(HADOOP)
+unit: $(READY) $(HADOOP) $(ETCD)
 	$(BIN)/pytest -m 'not soak' --ignore tests/cluster --ignore tests/torture -n 2 --dist loadfile
 	$(BIN)/pytest -m 'not soak' tests/cluster tests/torture
 
 test: check unit
 
-bench: $(READY)
+bench: $(READY) $(ETCD)
 	$(BIN)/python -m bench all
 
 # Each target takes 40 minutes at most, and goes on where it was interrupted; SEED=… says where seeds begin.
-soak: $(READY) $(HADOOP)
+soak: $(READY) $(HADOOP) $(ETCD)
 	$(BIN)/python scripts/soak $(SEED:%=--seed %) $(SOAKS)
 
-$(SOAKS:%=soak-%): soak-%: $(READY) $(HADOOP)
+$(SOAKS:%=soak-%): soak-%: $(READY) $(HADOOP) $(ETCD)
 	$(BIN)/python scripts/soak $(SEED:%=--seed %) $*
 
 clean:

@@ -147,7 +147,38 @@ def test_a_write_that_was_refused_or_not_answered_is_followed_by_reading_and_by_
     for event in quiet:
         assert core.handle(event, 0.2) == []
     again = core.handle(Loaded(commit.membership, 12, TERM), 0.3)
+    if answer is Unknown:
+        # The write may still be on its way; another one that is accepted makes sure that it comes to nothing.
+        proof = commit_in(again)
+        assert (proof.membership, proof.revision) == (commit.membership, 12)
+        assert told(again) == []
+        again = core.handle(Committed(proof.ticket, 13), 0.4)
     assert told(again) == [Publish(ViewNews(view=commit.membership.view))]
+
+
+def test_what_may_be_the_past_is_written_once_more_before_anybody_hears_of_it() -> None:
+    core = CoordinatorCore(SPEC, TIMING)
+    core.start(0.0)
+    core.handle(Campaigned(True, TERM, TERM), 0.0)
+    document = training().membership
+    actions = core.handle(Loaded(document, 11, TERM, proven=False), 0.1)
+    proof = commit_in(actions)
+    assert told(actions) == [] and not core.leading
+    assert (proof.membership, proof.revision, proof.term) == (document, 11, TERM)
+    assert core.handle(register(1), 0.2) == [], "nobody is answered, or sent away"
+    # It was: somebody has written since.
+    assert core.handle(Refused(proof.ticket), 0.3) == [Load()]
+    proof = commit_in(core.handle(Loaded(document, 12, TERM, proven=False), 0.4))
+    assert core.handle(Committed(proof.ticket, 13), 0.5)
+    assert core.leading
+
+
+def test_what_was_read_from_before_the_own_term_is_read_again() -> None:
+    core = CoordinatorCore(SPEC, TIMING)
+    core.start(0.0)
+    core.handle(Campaigned(True, TERM, TERM), 0.0)
+    assert core.handle(Loaded(None, 0, TERM - 1, proven=False), 0.1) == []
+    assert core.handle(Tick(), 0.1 + TIMING.beat_every_s) == [Load()]
 
 
 def test_a_document_that_cannot_be_read_is_asked_for_again_a_beat_later() -> None:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from servers import etcd as etcd_server
 from servers import hdfs as hdfs_server
 from servers import seaweedfs as s3_server
+from servers.etcd import Etcd
 from servers.hdfs import Hdfs
 from servers.seaweedfs import SeaweedFS
 
@@ -46,3 +48,25 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
         server.stop()
         # It is hundreds of megabytes, which pytest would keep for the next three runs.
         shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One member."""
+    yield from _etcd(tmp_path_factory, 1)
+
+
+@pytest.fixture(scope="session")
+def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """Three members."""
+    yield from _etcd(tmp_path_factory, 3)
+
+
+def _etcd(folders: pytest.TempPathFactory, members: int) -> Iterator[Etcd]:
+    need(etcd_server.missing())
+    server = Etcd(folders.mktemp("etcd"), members)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from outlast.protocol import inbox
-from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
+from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Loaded, Publish
 from outlast.protocol.driver import Driver
 from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
@@ -188,6 +188,13 @@ class HeirsPassedOver(CoordinatorCore):
         actions = super()._office_changed(now)
         self.evidence = self.evidence and _Wasteful(self._timing, now)
         return actions
+
+
+class ThePastBelieved(CoordinatorCore):
+    """Takes what it reads for the newest, though the store may answer with the past."""
+
+    def _loaded(self, event: Loaded, now: float) -> list[Action]:
+        return super()._loaded(replace(event, proven=True), now)
 
 
 class FinalStateNotGiven(StepCore):
@@ -655,6 +662,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         believing(coordinator=NewLeaderSuspectsAtOnce),
         "nothing has happened to it",
     ),
+    "the past taken for the present": (Cast(coordinator=ThePastBelieved), "nothing has happened to it"),
     "heirs of the final state passed over": (Cast(coordinator=HeirsPassedOver), "has kept the final state"),
     "early words of a save kept": (Cast(saves=EarlyWordsKept), "is back|has ended"),
     "a feed ahead of the ledger": (Cast(driver=FedAheadOfTheLedger), "not in its ledger yet"),

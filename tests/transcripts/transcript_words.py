@@ -43,8 +43,9 @@ def action_in_words(action: Action, before: Membership | None) -> str:
 
 def _document(after: Membership, before: Membership | None) -> str:
     """What is new in this document."""
-    assert before is not None, "a commit without knowledge of what is agreed"
     view = after.view
+    if before is None:
+        return f"view {view.number} as it was read"
     changed = f"view {_people(view)} ({view.cause})" if view != before.view else f"still view {view.number}"
     return "; ".join([changed, *_other_news(after, before)])
 

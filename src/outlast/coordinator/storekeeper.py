@@ -113,7 +113,7 @@ class Storekeeper:
         snapshot = await self._store.read("")
         leader = snapshot.entries.get(LEADER)
         term = leader.created if leader is not None else 0
-        return Loaded(_membership(snapshot), _revision(snapshot), term)
+        return Loaded(_membership(snapshot), _revision(snapshot), term, proven=self._store.reads_newest)
 
     async def _commit(self, commit: Commit) -> Committed | Refused | Unknown | NotStored:
         at = commit.revision

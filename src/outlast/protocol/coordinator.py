@@ -7,9 +7,10 @@ The core below is the whole coordinator without its sockets and its disk. While 
   nobody hears of.
 - **Compare, then write.** Every write compares the leader's term and the document's revision in one
   transaction. A leader that has been replaced, or that works from an old document, is refused.
-- **Read, don't assume.** When the outcome of a write is unknown or refused, the document is read again before
-  anything else is decided. Reading is not enough when the write may still be on its way: so the document is
-  also written once more, as it was read, which makes the comparison of the late one fail.
+- **Read, don't assume; and prove what was read.** When the outcome of a write is unknown or refused, the
+  document is read again before anything else is decided. Reading is not enough when the write may still be on
+  its way, or when the store may answer with the past: then the document is written once more, as it was read.
+  If that is accepted it was the newest, and no late write comes behind it. Nobody hears of it before that.
 
 At most one commit is in flight; what is learned meanwhile goes into the next one, so ten deaths at once cost
 two views, not ten.
@@ -89,6 +90,8 @@ class Loaded:
     membership: Membership | None
     revision: int
     term: int
+    proven: bool = True
+    """Whether this is the newest for sure; some stores may answer with what was true a moment ago."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +238,7 @@ class CoordinatorCore:
         return []
 
     def _retry_load(self, now: float) -> list[Action]:
-        waiting = self._tenure() and self.membership is None and not self._loading
+        waiting = self._tenure() and self.membership is None and not self._loading and self._in_flight is None
         if not waiting or now < self._retry_at:
             return []
         self._loading = True
@@ -362,13 +365,7 @@ class CoordinatorCore:
     def _store_answered(self, event: StoreEvent, now: float) -> list[Action]:
         match event:
             case Loaded() if self._loading:
-                self._loading = False
-                if event.term != self.election.term:
-                    # Somebody else leads by now; what we know is worth nothing.
-                    return list(self.election.resign(now))
-                self._revision = event.revision
-                self.causes = {}
-                return self._agreed(event.membership or Membership(spec=self._spec))
+                return self._loaded(event, now)
             case LoadFailed() if self._loading:
                 self._loading = False
                 self._retry_at = now + self._timing.beat_every_s
@@ -392,6 +389,24 @@ class CoordinatorCore:
             case _:
                 pass
         return []
+
+    def _loaded(self, event: Loaded, now: float) -> list[Action]:
+        self._loading = False
+        if event.term > self.election.term:
+            # Somebody else leads by now; what we know is worth nothing.
+            return list(self.election.resign(now))
+        if event.term < self.election.term:
+            # That is from before our time, or our lease has run out, which we are about to notice.
+            self._retry_at = now + self._timing.beat_every_s
+            return []
+        self._revision = event.revision
+        self.causes = {}
+        document = event.membership or Membership(spec=self._spec)
+        if event.proven and not self._one_may_be_late:
+            return self._agreed(document)
+        self._ticket += 1
+        self._in_flight = Commit(self._ticket, document, self._revision, self.election.term)
+        return self._begin(self._in_flight)
 
     def _answers(self, ticket: int) -> bool:
         return self._in_flight is not None and self._in_flight.ticket == ticket
@@ -426,7 +441,7 @@ class CoordinatorCore:
         assert self.membership is not None
         change = self.evidence.change(self.membership, now)
         planned = plan(self.membership, change)
-        if planned == self.membership and not self._one_may_be_late:
+        if planned == self.membership:
             return []
         self._ticket += 1
         causes = {replica: removal.cause for replica, removal in change.removals.items()}

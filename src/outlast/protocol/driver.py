@@ -205,7 +205,10 @@ class Driver(Deeds):
 
     def is_void_attempt(self, at: At) -> bool:
         steps = self.participant.steps
-        return at.step != steps.newest + 1 or at.view != steps.view.number or at.trial != steps.trial
+        if at.step != steps.newest + 1 or at.view != steps.view.number or at.trial != steps.trial:
+            return True
+        # Who is fenced keeps the number of its last view, and nothing else of it.
+        return self.life.over is not None
 
     def _completes(self, what: Done, now: float) -> Sequence[Action]:
         participant = self.participant

@@ -1,12 +1,13 @@
-"""The store as coordinators see it: linearizable, but far away, sometimes slow, and not always answering.
+"""The store as coordinators see it: agreed on, but far away, sometimes slow, and not always answering.
 
 It keeps the two keys that coordinators use (leadership under a lease, the membership document) and tells the
 checkers of every write. A request may take so long that the coordinator has given up on it, has been
 replaced, or is dead when it arrives; an answer may be lost after the write has happened. The coordinator then
 knows nothing, which is the case that naive code gets wrong. Watches break, and resume from the revision asked
-for.
+for. In some worlds reads are answered with what was true some time ago, as those of some versions of etcd.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ ANY_TERM = -1
 
 ANSWER_TIMEOUT_S = 0.5
 SLOWEST_REQUEST_S = 4.0
+PAST_KEPT = 4
 
 Answer = Callable[[object], None]
 
@@ -53,13 +55,18 @@ class SimStore:
         self.lapsed = False
         """Whether a lease has run out, of one that was slow to hear that it holds it, perhaps."""
         self.lost_answers = world.chance.choice([0.0, 0.0, 0.02, 0.1])
+        drawn = random.Random(f"reads-{world.seed}")
+        self.reads_newest = drawn.random() < 0.6
+        self._reads = drawn
+        self._past: list[Loaded] = []
+        """What reads may still be answered with."""
         self._deletions: list[int] = []
         self._watchers: dict[str, tuple[Node, int, int, Answer]] = {}
 
     def campaign(self, node: Node, answer: Answer) -> None:
         def apply() -> object:
             if self.leadership is None:
-                self.revision += 1
+                self._changes()
                 self.leadership = Leadership(node.name, self.revision, self._world.now + self._lease_s)
                 self._expire_later(self.leadership)
                 self._world.note("store", f"{node.name} becomes leader, term {self.revision}")
@@ -80,10 +87,20 @@ class SimStore:
 
     def load(self, node: Node, answer: Answer) -> None:
         def apply() -> object:
-            term = self.leadership.created if self.leadership is not None else 0
-            return Loaded(self.document, self.document_revision, term)
+            if not self.reads_newest and self._past and self._reads.random() < 0.5:
+                return self._reads.choice(self._past)
+            return self._newest()
 
         self._call(node, apply, answer, LoadFailed())
+
+    def _newest(self) -> Loaded:
+        term = self.leadership.created if self.leadership is not None else 0
+        return Loaded(self.document, self.document_revision, term, proven=self.reads_newest)
+
+    def _changes(self) -> None:
+        """What is true now will be the past."""
+        self._past = [*self._past, self._newest()][-PAST_KEPT:]
+        self.revision += 1
 
     def commit(self, node: Node, commit: Commit, answer: Answer) -> None:
         def apply() -> object:
@@ -92,7 +109,7 @@ class SimStore:
             if not led or commit.revision != self.document_revision:
                 self._world.note("store", f"refuses {node.name}'s view {commit.membership.view.number}")
                 return Refused(commit.ticket)
-            self.revision += 1
+            self._changes()
             before = self.document
             self.document, self.document_revision = commit.membership, self.revision
             self.on_commit(node.name, before, commit.membership)
@@ -130,8 +147,8 @@ class SimStore:
         if held.until > self._world.now:
             self._expire_later(held)
             return
+        self._changes()
         self.leadership, self.lapsed = None, True
-        self.revision += 1
         self._deletions.append(self.revision)
         self._world.note("store", f"the lease of {held.holder} has run out")
         for node, life, _, answer in list(self._watchers.values()):

@@ -1,10 +1,12 @@
-"""Which stores the conformance suite runs on. A further store is one more factory in `FACTORIES`."""
+"""The stores that the conformance suite runs on; `conftest.py` has them all."""
 
 from pathlib import Path
 from typing import Protocol
 
 from outlast.coordinator.store.embedded import EmbeddedStore
+from outlast.coordinator.store.etcd import EtcdStore
 from outlast.coordinator.store.seam import Store
+from servers.etcd import Etcd
 
 
 class StoreFactory(Protocol):
@@ -26,4 +28,11 @@ class EmbeddedFactory:
         return await EmbeddedStore.open(self._directory)
 
 
-FACTORIES = {"embedded": EmbeddedFactory}
+class EtcdFactory:
+    shortest_ttl_s = 1.0
+
+    def __init__(self, server: Etcd) -> None:
+        self._address = server.address("tests/store")
+
+    async def open(self) -> Store:
+        return await EtcdStore.open(self._address)

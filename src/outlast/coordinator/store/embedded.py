@@ -50,6 +50,8 @@ EXPIRY_RETRY_S = 0.25
 class EmbeddedStore:
     """Made by `open`. `dropped_bytes` says how much of a torn tail the log lost when it was opened."""
 
+    reads_newest = True
+
     def __init__(
         self,
         log: Log,

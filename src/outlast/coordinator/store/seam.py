@@ -104,6 +104,10 @@ class Event(Struct, frozen=True):
 class Store(Protocol):
     """Where the coordinator's state lives. All calls but `close` raise `StoreError` once it is closed."""
 
+    reads_newest: bool
+    """Whether a read sees all that was committed before. Where it may see the past, as some versions of etcd
+    do after a pause, only a commit proves that it did not."""
+
     async def read(self, prefix: str) -> Snapshot:
         """All entries whose key begins with the prefix, as they were at one revision, with that revision."""
 

@@ -1,0 +1,284 @@
+"""The etcd store where its cluster is in trouble, and where what it is given is wrong."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from store_watching import DEADLINE_S
+
+from outlast.coordinator.store import gateway
+from outlast.coordinator.store.etcd import EtcdStore, judge_version, parse
+from outlast.coordinator.store.gateway import Endpoint, Gateway
+from outlast.coordinator.store.seam import Absent, ModifiedAt, Put
+from outlast.errors import Compacted, ConfigError, OutcomeUnknown, StoreError, StoreFull
+from servers import etcd as etcd_server
+from servers.etcd import Etcd
+from servers.fixtures import need
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Etcd]:
+    """Three members that nobody else needs."""
+    need(etcd_server.missing())
+    server = Etcd(tmp_path / "etcd", 3)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+def run(server: Etcd, test: Callable[[EtcdStore], Awaitable[None]]) -> None:
+    async def main() -> None:
+        store = await EtcdStore.open(server.address("job"))
+        try:
+            async with asyncio.timeout(2 * DEADLINE_S):
+                await test(store)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        # What it waits for is in other processes.
+        while not await holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def count(store: EtcdStore, stop: asyncio.Event) -> tuple[int, int]:
+    """Count up in the store until told to stop: how often that surely went well, and how often perhaps."""
+    sure = perhaps = 0
+    while not stop.is_set():
+        try:
+            entry = (await store.read("count")).entries["count"]
+            counted = Put("count", b"%d" % (int(entry.value) + 1))
+            sure += (await store.commit([ModifiedAt("count", entry.modified)], [counted])).succeeded
+        except OutcomeUnknown:
+            perhaps += 1
+        except StoreError:
+            await asyncio.sleep(0.05)
+    return sure, perhaps
+
+
+@pytest.mark.parametrize("fault", ["the leader is killed", "the leader is stopped", "a follower is stopped"])
+def test_nothing_is_lost_and_nothing_is_done_twice(cluster: Etcd, fault: str) -> None:
+    async def test(store: EtcdStore) -> None:
+        await store.commit([Absent("count")], [Put("count", b"0")])
+        stop = asyncio.Event()
+        counting = [asyncio.create_task(count(store, stop)) for _ in range(3)]
+        await asyncio.sleep(0.3)
+        leader = cluster.leader()
+        assert leader >= 0
+        if fault == "the leader is killed":
+            cluster.kill(leader)
+        else:
+            cluster.pause(leader if "leader" in fault else (leader + 1) % 3)
+        before = int((await store.read("count")).entries["count"].value)
+
+        async def counted() -> bool:
+            return int((await store.read("count")).entries["count"].value) >= before + 50
+
+        await wait_until(counted)
+        stop.set()
+        outcomes = await asyncio.gather(*counting)
+        sure, perhaps = (sum(each) for each in zip(*outcomes, strict=True))
+        final = int((await store.read("count")).entries["count"].value)
+        assert sure <= final <= sure + perhaps
+
+    run(cluster, test)
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_a_watch_whose_member_is_gone_breaks_and_goes_on_elsewhere(cluster: Etcd, fault: str) -> None:
+    async def test(store: EtcdStore) -> None:
+        seen: list[bytes | None] = []
+        after = (await store.read("")).revision
+        watched = store._gateway._endpoints[0].port
+        breaks = 0
+
+        async def follow() -> None:
+            nonlocal after, breaks
+            while seen[-1:] != [b"end"]:
+                try:
+                    async with aclosing(store.watch("key", after)) as events:
+                        async for event in events:
+                            seen.append(event.value)
+                            after = event.revision
+                            if event.value == b"end":
+                                return
+                except Compacted:
+                    raise
+                except StoreError:
+                    breaks += 1
+                    await asyncio.sleep(0.05)
+
+        following = asyncio.create_task(follow())
+        await store.commit([], [Put("key", b"before")])
+
+        async def saw() -> bool:
+            return bool(seen)
+
+        await wait_until(saw)
+        member = cluster.ports.index(watched)
+        if fault == "killed":
+            cluster.kill(member)
+        else:
+            cluster.pause(member)
+        # Written through the others, perhaps at the second attempt.
+        for value in (b"behind", b"end"):
+            async with asyncio.timeout(DEADLINE_S):
+                while (found := (await store.read("key")).entries["key"]).value != value:
+                    try:
+                        await store.commit([ModifiedAt("key", found.modified)], [Put("key", value)])
+                    except StoreError:
+                        await asyncio.sleep(0.05)
+        async with asyncio.timeout(DEADLINE_S):
+            await following
+        assert seen == [b"before", b"behind", b"end"]
+        assert breaks >= 1
+
+    run(cluster, test)
+
+
+def test_history_that_was_compacted_cannot_be_watched(etcd: Etcd) -> None:
+    async def test(store: EtcdStore) -> None:
+        revisions = [(await store.commit([], [Put("a", b"%d" % i)])).revision for i in range(4)]
+        await store._gateway.call("/v3/kv/compaction", {"revision": str(revisions[-1])})
+        with pytest.raises(Compacted):
+            async with aclosing(store.watch("a", revisions[0])) as events:
+                await anext(events)
+
+    run(etcd, test)
+
+
+def test_without_a_majority_nothing_is_done_and_it_says_so(
+    cluster: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "PATIENCE_S", 1.0)
+
+    async def test(store: EtcdStore) -> None:
+        cluster.kill(0)
+        cluster.kill(1)
+        with pytest.raises(StoreError, match=r"etcd at 127\.0\.0\.1"):
+            await store.read("")
+        with pytest.raises(StoreError):
+            await store.commit([], [Put("a", b"")])
+        cluster.start(0)
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    await store.commit([], [Put("a", b"1")])
+                    break
+                except StoreError:
+                    await asyncio.sleep(0.1)
+        assert (await store.read("a")).entries["a"].value == b"1"
+
+    run(cluster, test)
+
+
+def test_a_cluster_without_space_says_what_to_do(tmp_path: Path) -> None:
+    need(etcd_server.missing())
+    server = Etcd(tmp_path / "etcd", 1, **{"quota-backend-bytes": str(2 << 20)})
+
+    async def test(store: EtcdStore) -> None:
+        async def fill() -> None:
+            for i in range(64):
+                await store.commit([], [Put(f"{i}", bytes(256 << 10))])
+
+        with pytest.raises(StoreFull, match="disarm"):
+            await fill()
+        assert (await store.read("")).entries, "what is there can be read"
+
+    try:
+        server.wait()
+        run(server, test)
+    finally:
+        server.stop()
+
+
+def test_members_of_two_clusters_are_refused(etcd: Etcd, etcd_cluster: Etcd) -> None:
+    async def main() -> None:
+        store = EtcdStore(
+            Gateway([Endpoint("127.0.0.1", etcd.ports[0]), Endpoint("127.0.0.1", etcd_cluster.ports[0])]),
+            "job/",
+        )
+        try:
+            await store.read("")
+            store._gateway._endpoints.reverse()
+            with pytest.raises(StoreError, match="another etcd cluster"):
+                await store.read("")
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("speaks", "said"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope", "does not answer like etcd"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "does not answer: .*no HTTP server"),
+        (b"", "does not answer: .*closed"),
+    ],
+    ids=["another web server", "no web server", "nothing"],
+)
+def test_what_is_no_etcd_is_named(monkeypatch: pytest.MonkeyPatch, speaks: bytes, said: str) -> None:
+    monkeypatch.setattr(gateway, "PATIENCE_S", 0.1)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(speaks)
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            with pytest.raises(StoreError, match=said):
+                await EtcdStore.open(f"etcd://127.0.0.1:{port}/job")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("redis://host:1/job", "none that Outlast knows"),
+        ("etcd://host/job", "'host' in the store"),
+        ("etcd://host:1,/job", "'' in the store"),
+        ("etcd://host:99999/job", "no host and port"),
+        ("etcd://host:1,host:1/job", "twice"),
+        ("etcd://host:1", "no prefix"),
+        ("etcd://host:1//", "no prefix"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_by_name(address: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(address)
+
+
+def test_addresses() -> None:
+    endpoints, prefix = parse("etcd://a:2379,10.0.0.2:1,[::1]:2379/outlast/job")
+    assert [str(endpoint) for endpoint in endpoints] == ["a:2379", "10.0.0.2:1", "[::1]:2379"]
+    assert prefix == "outlast/job/"
+
+
+@pytest.mark.parametrize("version", ["3.4.42", "3.5.28", "3.6.9", "3.7.0", "4.0.1"])
+def test_versions_that_are_good(version: str) -> None:
+    assert judge_version(version) == ""
+
+
+@pytest.mark.parametrize("version", ["3.4.23", "3.5.27", "3.6.8"])
+def test_versions_that_answer_reads_with_the_past_are_warned_of(version: str) -> None:
+    assert "20418" in judge_version(version)
+
+
+@pytest.mark.parametrize(("version", "why"), [("3.5.0", "13766"), ("3.5.2", "13766"), ("3.3.25", "older")])
+def test_versions_that_cannot_be_trusted_are_refused(version: str, why: str) -> None:
+    with pytest.raises(StoreError, match=why):
+        judge_version(version)
