@@ -21,14 +21,14 @@ import os
 import random
 import signal
 import time
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from bench.crew import REPLICAS, TINY_REPLICAS, Crew, crew
 from bench.result import Result
 from bench.stats import median, p90, spread
-from outlast.errors import OutlastError
 from outlast.protocol.messages import Status
-from outlast.run.observer import observing
+from outlast.run.observer import watch
 from outlast.testing.cluster import LocalCluster
 
 BACK_MEDIAN_S = 0.5
@@ -127,11 +127,8 @@ async def answer(cluster: LocalCluster) -> tuple[Status, int]:
     """The first answer of the next coordinator, and when it came. Who dials early waits in the queue of the
     listening socket, which the launcher keeps; what is asked before there is an answer is asked again."""
     async with asyncio.timeout(ANSWER_WITHIN_S):
-        while True:
-            try:
-                async with observing(cluster.directory, "bench", ANSWER_WITHIN_S, ASK_EVERY_S) as stream:
-                    async for message in stream:
-                        if isinstance(message, Status):
-                            return message, time.monotonic_ns()
-            except (OSError, OutlastError):
-                await asyncio.sleep(ASK_EVERY_S)
+        async with aclosing(watch(cluster.directory, "bench", ASK_EVERY_S)) as messages:
+            async for message in messages:
+                if isinstance(message, Status):
+                    return message, time.monotonic_ns()
+    raise AssertionError("watching never ends")

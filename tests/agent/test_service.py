@@ -37,7 +37,7 @@ def lives(
     directory.create(
         RunFile(
             spec=JobSpec(name="job", replicas=1, shards=1),
-            address="127.0.0.1:9",
+            addresses=("127.0.0.1:9",),
             argv=("script.py",),
             working_directory=str(tmp_path),
             preload=("colorsys",),

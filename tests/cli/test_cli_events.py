@@ -31,7 +31,7 @@ def make_run(home: Path, name: str, launcher: int = 0) -> RunDirectory:
     directory.create(
         RunFile(
             spec=JobSpec(name=name, replicas=2, shards=2),
-            address="127.0.0.1:9",
+            addresses=("127.0.0.1:9",),
             argv=("train.py",),
             working_directory="/",
             launcher_pid=launcher,

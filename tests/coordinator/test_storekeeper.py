@@ -103,10 +103,10 @@ def test_one_leads_and_the_other_watches(tmp_path: Path) -> None:
         one, other = Desk(store, "one"), Desk(store, "other")
         term = await one.office()
         lost = await other.ask(other.keeper.campaign)
-        assert (lost.won, lost.revision) == (False, term)
+        assert (lost.won, lost.revision, lost.leader) == (False, term, "one")
         assert await one.ask(one.keeper.renew) == Renewed(True)
         other.keeper.watch(term - 1)
-        assert await other.answer() == WatchProgress(term, False)
+        assert await other.answer() == WatchProgress(term, False, "one")
         # The leader's lease ends: its key goes, the other hears of it and wins.
         await store.revoke(one.keeper._lease)
         gone = await other.answer()

@@ -19,7 +19,7 @@ from outlast.protocol.coordinator import (
     Tick,
     Unknown,
 )
-from outlast.protocol.election import Campaign, Campaigned, Renewed
+from outlast.protocol.election import Campaign, Campaigned, Renewed, WatchProgress
 from outlast.protocol.messages import (
     Ask,
     Beat,
@@ -30,6 +30,7 @@ from outlast.protocol.messages import (
     Fetch,
     GaveUp,
     Message,
+    NotLeading,
     Pulse,
     Register,
     Report,
@@ -217,14 +218,31 @@ def test_a_leader_that_finds_another_term_in_the_store_resigns_and_publishes_not
     assert not core.leading
 
 
-def test_one_that_does_not_lead_says_nothing() -> None:
+def test_one_that_does_not_lead_says_who_does_and_nothing_else() -> None:
     core = CoordinatorCore(SPEC, TIMING)
     core.start(0.0)
-    core.handle(Campaigned(False, 0, 7), 0.0)
+    core.handle(Campaigned(False, 0, 7, "there"), 0.0)
     events = [register(0), beat(0, 1), death(1), Received("x", Fetch()), Received("x", Ask())]
-    for event in events:
-        assert core.handle(event, 0.1) == []
+
+    def told_by(leader: str) -> bool:
+        return all(
+            core.handle(event, 0.1) == [Send(event.sender, NotLeading(leader=leader))] for event in events
+        )
+
+    assert told_by("there")
     assert core.status(0.1, {}) is None
+    core.handle(WatchProgress(8, False, "elsewhere"), 0.2)
+    assert told_by("elsewhere")
+    assert core.handle(WatchProgress(9, True), 0.3) == [Campaign()]
+    assert told_by(""), "there is nobody"
+
+
+def test_a_leader_that_was_asleep_for_longer_than_its_lease_answers_nobody_with_what_it_knew() -> None:
+    """Another one may have let a life in that it has never heard of."""
+    core = training()
+    late = TIMING.lease_s + 1.0
+    report = Received("replica-0", Report(replica=0, incarnation=2, view=2))
+    assert core.handle(report, late) == [Campaign(), Send("replica-0", NotLeading())]
 
 
 def test_a_new_leader_publishes_what_it_has_read() -> None:
@@ -292,9 +310,9 @@ def test_the_status_tells_what_is_agreed_and_what_is_seen() -> None:
     core = training()
     core.handle(beat(0, 1), 0.1)
     core.handle(beat(1, 1), 0.1)
-    for tick in range(1, 20):
+    for tick in range(1, 18):
         core.handle(beat(0, 1 + tick), 0.1 + tick * 0.1)
-    status = core.status(2.0, {"wrong token": 3})
+    status = core.status(1.9, {"wrong token": 3})
     assert status is not None
     assert (status.job, status.view.number) == ("job", 1)
     assert [seat.replica for seat in status.seats] == [0, 1]

@@ -217,7 +217,8 @@ def test_a_learner_that_began_behind_a_fork_or_before_it_takes_its_records() -> 
     assert core.offered(8, 3, Verdict(fork=Fork(2, 5))) == [Completed(8, Verdict(fork=Fork(2, 5)))]
     (lost,) = core.offered(9, 2, Verdict(fork=NO_FORK))
     assert isinstance(lost, Lost), "a record of the branch that was left"
-    core = learner(5, loaded_in=1)
+    core = learner(4, loaded_in=1)
+    core.offered(5, 1, Verdict(fork=NO_FORK))
     assert core.offered(6, 3, Verdict(fork=Fork(2, 5))) == [Completed(6, Verdict(fork=Fork(2, 5)))]
 
 

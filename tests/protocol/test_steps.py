@@ -474,7 +474,12 @@ def test_one_who_joins_with_more_than_members_hold_is_lost() -> None:
 def test_one_who_joins_and_cannot_be_given_what_it_lacks_is_lost() -> None:
     core = joining()
     core.received(0, Handed(9))
-    assert isinstance(core.received(0, Gone(4))[0], Lost)
+    others = [replica for replica in core.others if replica != 0]
+    answer = core.received(0, Gone(4))
+    for replica in others:
+        assert answer == [Say((replica,), Want(4))], "somebody else may keep it"
+        answer = core.received(replica, Gone(4))
+    assert isinstance(answer[0], Lost)
 
 
 def test_one_who_joins_asks_for_the_record_when_a_member_comes_out_of_step() -> None:

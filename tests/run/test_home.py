@@ -18,7 +18,7 @@ from outlast.wire.rundir import RunDirectory, RunFile
 def make_run(base: Path, name: str, *, launcher_pid: int = 0, age_s: float = 0.0) -> RunDirectory:
     run = RunFile(
         spec=JobSpec(name=name, replicas=1, shards=1),
-        address="127.0.0.1:1",
+        addresses=("127.0.0.1:1",),
         argv=("train.py",),
         working_directory="/",
         launcher_pid=launcher_pid,

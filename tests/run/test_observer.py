@@ -39,7 +39,7 @@ def test_a_stream_that_lacks_a_byte_is_not_waited_for_for_ever(
         token = directory.create(
             RunFile(
                 spec=JobSpec(name="job", replicas=1, shards=1),
-                address="{}:{}".format(*sock.getsockname()),
+                addresses=("{}:{}".format(*sock.getsockname()),),
                 argv=("train.py",),
                 working_directory="/",
             )
@@ -49,7 +49,7 @@ def test_a_stream_that_lacks_a_byte_is_not_waited_for_for_ever(
         try:
             return await anext(watching)
         finally:
-            await watching.aclose()  # type: ignore[attr-defined]
+            await watching.aclose()
             await listener.close()
 
     message = asyncio.run(asyncio.wait_for(watch(), PATIENCE_S))

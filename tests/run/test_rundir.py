@@ -13,7 +13,7 @@ from outlast.wire.rundir import RunDirectory, RunFile
 
 RUN = RunFile(
     spec=JobSpec(name="job", replicas=4, shards=8),
-    address="127.0.0.1:7000",
+    addresses=("127.0.0.1:7000",),
     argv=("-m", "train", "--lr", "0.1"),
     working_directory="/somewhere",
     preload=("torch",),

@@ -11,6 +11,7 @@ from outlast.protocol.messages import (
     Ended,
     Evicted,
     Message,
+    NotLeading,
     ReportAck,
     ViewNews,
 )
@@ -93,6 +94,8 @@ def _message(message: Message) -> str:
             return f"{message.replica}.{message.incarnation} is evicted"
         case Check():
             return "look now"
+        case NotLeading():
+            return f"ask {message.leader}" if message.leader else "nobody leads"
         case Ended():
             return _outcome(message.outcome)
         case _:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import os
+import random
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from outlast.agent.watch import ReplicaWatch, last_sample
 from outlast.errors import JobFailed, OutlastError, PeerRejected
 from outlast.kinship import ExitStatus, can_unnice, nursery_name
 from outlast.protocol.events import AnyEvent
+from outlast.protocol.finding import Finder
 from outlast.protocol.messages import Message
 from outlast.protocol.restarts import Legacy, RestartPolicy
 from outlast.protocol.supervision import (
@@ -46,7 +48,6 @@ from outlast.wire.rundir import RunDirectory
 from outlast.wire.streams import Stream, connect
 
 DIAL_WITHIN_S = 2.0
-DIAL_AGAIN_S = 0.05
 REJECTED_AGAIN_S = 2.0
 """Who was turned away is unlikely to be let in a moment later."""
 ROOM_AGAIN_S = 0.5
@@ -205,25 +206,39 @@ class AgentService:
             await asyncio.sleep(self._timing.tick_every_s)
 
     async def _keep_connection(self) -> None:
+        finder = Finder(self._run.addresses, self._timing, random.random)
         while True:
             try:
-                async with await self._dial() as stream:
+                async with await self._dial(finder.where) as stream:
+                    finder.connected(self._now())
                     self._stream = stream
                     self._perform(self._core.beat(self._now()))
-                    async for message in stream:
-                        self._perform(self._core.received(message, self._now()))
+                    rest_s = await self._converse(stream, finder)
             except PeerRejected as error:
                 log.error("agent %s has no coordinator: %s", self._core.agent, error)
-                await asyncio.sleep(REJECTED_AGAIN_S)
+                rest_s = max(REJECTED_AGAIN_S, finder.failed())
             except (OSError, OutlastError) as error:
                 log.debug("agent %s has no coordinator: %s", self._core.agent, error)
+                rest_s = finder.failed()
             finally:
                 self._stream = None
-            await asyncio.sleep(DIAL_AGAIN_S)
+            await asyncio.sleep(rest_s)
 
-    async def _dial(self) -> Stream[Message]:
+    async def _converse(self, stream: Stream[Message], finder: Finder) -> float:
+        """Until another one is to be asked, after so much rest. TimeoutError is an OSError."""
+        while True:
+            async with asyncio.timeout(self._timing.unanswered_s):
+                message = await anext(stream, None)
+            if message is None:
+                return finder.failed()
+            rest_s = finder.heard(message, self._now())
+            if rest_s is not None:
+                return rest_s
+            self._perform(self._core.received(message, self._now()))
+
+    async def _dial(self, address: str) -> Stream[Message]:
         return await connect(
-            self._run.address,
+            address,
             job=self._run.spec.name,
             token=self._token,
             role="agent",

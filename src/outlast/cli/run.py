@@ -14,6 +14,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from outlast.coordinator.store.etcd import EtcdStore
 from outlast.errors import OutlastError, ScriptNotFound, UsageError
 from outlast.run.display import Display
 from outlast.run.home import home
@@ -46,6 +47,8 @@ def main(argv: list[str]) -> int:
         shadows=int(options.shadow),
         agents=options.agents,
         address=options.listen,
+        coordinators=options.coordinators,
+        store=options.store.rstrip("/"),
         detect_within_s=options.detect_within,
         threads=options.threads,
         preload=tuple(module for module in preload if module),
@@ -55,7 +58,7 @@ def main(argv: list[str]) -> int:
     _raise_open_files()
     code = OutlastError.exit_code
     try:
-        code = asyncio.run(Launcher(launch, display).run())
+        code = asyncio.run(_run(launch, display))
     except OutlastError as error:
         code = error.exit_code
         raise
@@ -66,6 +69,16 @@ def main(argv: list[str]) -> int:
             # The terminal takes nothing more, and an orderly exit would wait for it to.
             os._exit(code)
     return code
+
+
+async def _run(launch: Options, display: Display) -> int:
+    if launch.store:
+        # What is wrong with it is better known before anything has begun.
+        store = await EtcdStore.open(launch.store)
+        await store.close()
+        if store.warning:
+            display.say(store.warning)
+    return await Launcher(launch, display).run()
 
 
 def _draws() -> bool:
@@ -136,6 +149,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where the coordinator listens (any port)",
     )
+    parser.add_argument(
+        "--coordinators",
+        type=int,
+        default=1,
+        metavar="K",
+        help="how many coordinators, of which one leads; several need --store (1)",
+    )
+    parser.add_argument(
+        "--store",
+        default="",
+        metavar="etcd://HOST:PORT,…/PREFIX",
+        help="an etcd cluster that keeps what is agreed on (the run's directory)",
+    )
     parser.add_argument("--plain", action="store_true", help="plain lines even in a terminal")
     return parser
 
@@ -177,6 +203,7 @@ def _check(options: argparse.Namespace) -> None:
     for name, value, least in (
         ("-n", options.replicas, 1),
         ("--agents", options.agents, 1),
+        ("--coordinators", options.coordinators, 1),
         ("--threads", options.threads, 1),
         ("--shards", options.shards, 1),
     ):
@@ -186,6 +213,11 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--grace is {options.grace}; use a number of seconds, 0 or more")
     if any(not _is_text(word) for word in options.program):
         raise UsageError("the script and its arguments must be valid text in this locale's encoding")
+    if options.coordinators > 1 and not options.store:
+        raise UsageError(
+            f"--coordinators is {options.coordinators}, but several of them need a store that they share: "
+            "--store etcd://HOST:PORT/PREFIX"
+        )
     if options.agents > options.replicas:
         raise UsageError(
             f"--agents is {options.agents}, more than the {options.replicas} replicas they would run"

@@ -4,17 +4,18 @@ import argparse
 import asyncio
 import sys
 import time
+from contextlib import aclosing
 
 import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from outlast.errors import CoordinatorLost, PeerRejected, ProtocolError
+from outlast.errors import CoordinatorLost
 from outlast.protocol.messages import Status
 from outlast.run import ended
 from outlast.run.farewell import farewell, interrupted
 from outlast.run.home import alive, find_run, home
-from outlast.run.observer import observing
+from outlast.run.observer import watch
 from outlast.run.picture import render
 from outlast.run.remains import remains
 from outlast.run.report import report_ended, report_running
@@ -65,12 +66,12 @@ async def _ask(directory: RunDirectory) -> Status:
     try:
         async with (
             asyncio.timeout(ANSWER_WITHIN_S),
-            observing(directory, "status", ANSWER_WITHIN_S) as stream,
+            aclosing(watch(directory, "status", ANSWER_WITHIN_S)) as messages,
         ):
-            async for message in stream:
+            async for message in messages:
                 if isinstance(message, Status):
                     return message
-    except (OSError, TimeoutError, PeerRejected, ProtocolError):
+    except TimeoutError:
         # If somebody else has the port now, the run is over all the same.
         pass
     raise CoordinatorLost(

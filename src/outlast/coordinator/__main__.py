@@ -11,6 +11,8 @@ from pathlib import Path
 
 from outlast.coordinator.service import CoordinatorService
 from outlast.coordinator.store.embedded import EmbeddedStore
+from outlast.coordinator.store.etcd import EtcdStore
+from outlast.coordinator.store.seam import Store
 from outlast.errors import OutlastError
 from outlast.kinship import die_with_parent
 from outlast.observe.files import open_events
@@ -21,25 +23,36 @@ from outlast.wire.rundir import RunDirectory
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="outlast coordinator",
-        description="Decide who takes part in a job. Its whole state is in the run directory: kill it at any "
+        description="Decide who takes part in a job. Its whole state is in the store: kill it at any "
         "time and start it again. `outlast run` does both by itself.",
     )
     arguments.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
     arguments.add_argument("--run-id", default="", help=argparse.SUPPRESS)
+    arguments.add_argument("--index", type=int, default=0, metavar="I", help="which of several it is (0)")
     arguments.add_argument("--listen-fd", type=int, metavar="FD", help="a listening socket to take over")
     arguments.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
     return arguments
 
 
-async def serve(directory: RunDirectory, listen_fd: int | None, events: Events) -> None:
+async def open_store(address: str, directory: RunDirectory) -> Store:
+    return await EtcdStore.open(address) if address else await EmbeddedStore.open(directory.store)
+
+
+async def serve(directory: RunDirectory, index: int, listen_fd: int | None, events: Events) -> None:
     run = directory.read()
-    store = await EmbeddedStore.open(directory.store)
+    store = await open_store(run.store, directory)
     try:
+        address = run.addresses[index]
         service = CoordinatorService(
-            spec=run.spec, timing=run.timing(), token=directory.token(), store=store, emit=events.emit
+            spec=run.spec,
+            timing=run.timing(),
+            token=directory.token(),
+            store=store,
+            address=address,
+            emit=events.emit,
         )
         serving = asyncio.ensure_future(
-            service.run(run.address if listen_fd is None else socket.socket(fileno=listen_fd))
+            service.run(address if listen_fd is None else socket.socket(fileno=listen_fd))
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
         await serving
@@ -56,9 +69,10 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.parent:
         die_with_parent(arguments.parent)
     directory = RunDirectory(arguments.run, arguments.run_id)
+    name = "coordinator" if not arguments.index else f"coordinator-{arguments.index}"
     try:
-        with open_events(directory, "coordinator") as events:
-            asyncio.run(serve(directory, arguments.listen_fd, events))
+        with open_events(directory, name) as events:
+            asyncio.run(serve(directory, arguments.index, arguments.listen_fd, events))
     except OutlastError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return error.exit_code

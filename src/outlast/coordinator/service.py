@@ -8,7 +8,6 @@ Anything else is trespass: the stream is dropped and the drop is counted.
 
 import asyncio
 import logging
-import secrets
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +31,7 @@ from outlast.protocol.coordinator import (
 from outlast.protocol.election import Campaign, Renew, Watch
 from outlast.protocol.events import AnyEvent, Leading
 from outlast.protocol.events import View as ViewAgreed
-from outlast.protocol.messages import Ask, Beat, Fetch, Message, Register, Report
+from outlast.protocol.messages import Ask, Beat, Fetch, Message, NotLeading, Register, Report
 from outlast.protocol.minutes import minutes
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Membership
@@ -56,9 +55,11 @@ class CoordinatorService:
         timing: Timing,
         token: bytes,
         store: Store,
+        address: str,
         emit: Callable[[AnyEvent], None] = lambda _: None,
     ) -> None:
-        """`emit` is told what happens, and must not block."""
+        """`address` is where others reach it, should it lead. `emit` is told what happens, and must not
+        block."""
         self._spec = spec
         self._emit = emit
         self._term = 0
@@ -67,8 +68,9 @@ class CoordinatorService:
         self._timing = timing
         self._token = token
         self._core = CoordinatorCore(spec, timing)
-        name = f"coordinator-{secrets.token_hex(4)}"
-        self._keeper = Storekeeper(store, name, timing.lease_s, deliver=self._handle, on_damage=self._give_up)
+        self._keeper = Storekeeper(
+            store, address, timing.lease_s, deliver=self._handle, on_damage=self._give_up
+        )
         self._streams: dict[Stream[Message], None] = {}
         self._listener: Listener[Message] | None = None
         self._trespasses = 0
@@ -123,6 +125,8 @@ class CoordinatorService:
         status = self._core.status(asyncio.get_running_loop().time(), rejected)
         if status is not None:
             stream.send(status)
+        elif leader := self._core.election.leader:
+            stream.send(NotLeading(leader=leader))
         else:
             # It is not known yet how things stand; whoever asked is told as soon as it is.
             self._askers[stream] = None

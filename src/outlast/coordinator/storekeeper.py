@@ -1,6 +1,7 @@
 """Carries out what the coordinator's core asks of the store, and turns whatever comes back into an event.
 
-Two keys are all there is: `leader`, which lives as long as its lease, and `membership`, the agreed document.
+Two keys are all there is: `leader`, which says where the leader is and lives as long as its lease, and
+`membership`, the agreed document.
 Each request runs as a task of its own and ends in exactly one event, so the core never waits and never has to
 know what can go wrong with a disk or a network.
 """
@@ -13,7 +14,17 @@ from typing import Any
 
 import msgspec
 
-from outlast.coordinator.store.seam import Absent, Compare, CreatedAt, ModifiedAt, Put, Snapshot, Store
+from outlast.coordinator.store.seam import (
+    MAX_VALUE_BYTES,
+    Absent,
+    Compare,
+    CreatedAt,
+    Entry,
+    ModifiedAt,
+    Put,
+    Snapshot,
+    Store,
+)
 from outlast.errors import Compacted, OutcomeUnknown, StoreDamaged, StoreError, StoreFull
 from outlast.protocol.coordinator import Commit, Committed, Loaded, LoadFailed, NotStored, Refused, Unknown
 from outlast.protocol.election import (
@@ -44,14 +55,14 @@ class Storekeeper:
     def __init__(
         self,
         store: Store,
-        name: str,
+        address: str,
         lease_s: float,
         *,
         deliver: Callable[[Any], None],
         on_damage: Callable[[StoreDamaged], None],
     ) -> None:
         self._store = store
-        self._name = name
+        self._address = address
         self._lease_s = lease_s
         self._deliver = deliver
         self._on_damage = on_damage
@@ -100,11 +111,13 @@ class Storekeeper:
 
     async def _campaign(self) -> Campaigned:
         self._lease = await self._store.grant(self._lease_s)
-        put = Put(LEADER, self._name.encode(), lease=self._lease)
+        put = Put(LEADER, self._address.encode(), lease=self._lease)
         result = await self._store.commit([Absent(LEADER)], [put])
-        if not result.succeeded:
-            await self._store.revoke(self._lease)
-        return Campaigned(result.succeeded, result.revision, result.revision)
+        if result.succeeded:
+            return Campaigned(True, result.revision, result.revision)
+        await self._store.revoke(self._lease)
+        leader = (await self._store.read(LEADER)).entries.get(LEADER)
+        return Campaigned(False, result.revision, result.revision, _address(leader))
 
     async def _renew(self) -> Renewed:
         return Renewed(await self._store.renew(self._lease))
@@ -119,6 +132,8 @@ class Storekeeper:
         at = commit.revision
         unchanged: Compare = ModifiedAt(MEMBERSHIP, at) if at else Absent(MEMBERSHIP)
         value = msgspec.json.encode(Document(FORMAT, commit.membership))
+        if len(value) > MAX_VALUE_BYTES:
+            return NotStored(commit.ticket, _too_large(commit.membership, len(value)))
         try:
             result = await self._store.commit(
                 [CreatedAt(LEADER, commit.term), unchanged], [Put(MEMBERSHIP, value)]
@@ -135,12 +150,25 @@ class Storekeeper:
                 async for event in events:
                     if event.value is None:
                         return WatchProgress(event.revision, True)
-                    self._deliver(WatchProgress(event.revision, False))
+                    self._deliver(WatchProgress(event.revision, False, event.value.decode()))
         except Compacted:
             # The history is gone; what counts is whether the key is there now.
             snapshot = await self._store.read(LEADER)
-            self._deliver(WatchProgress(snapshot.revision, LEADER not in snapshot.entries))
+            leader = snapshot.entries.get(LEADER)
+            self._deliver(WatchProgress(snapshot.revision, leader is None, _address(leader)))
         return WatchBroken()
+
+
+def _address(leader: Entry | None) -> str:
+    return leader.value.decode(errors="replace") if leader is not None else ""
+
+
+def _too_large(membership: Membership, size_bytes: int) -> str:
+    seats = max(1, len(membership.seats))
+    return (
+        f"what is agreed on about {seats} replicas takes {size_bytes} bytes, and the store takes "
+        f"{MAX_VALUE_BYTES}: a job can have about {MAX_VALUE_BYTES * seats // size_bytes} of them"
+    )
 
 
 def _revision(snapshot: Snapshot) -> int:

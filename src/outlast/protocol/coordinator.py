@@ -31,6 +31,7 @@ from outlast.protocol.messages import (
     Evicted,
     Fetch,
     Message,
+    NotLeading,
     Register,
     Report,
     ReportAck,
@@ -169,7 +170,10 @@ class CoordinatorCore:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         was = self._tenure()
-        actions: list[Action] = []
+        actions: list[Action] = list(self.election.lapse(now))
+        if self._tenure() != was:
+            actions += self._office_changed(now)
+            was = 0
         self._notice_stall(now)
         match event:
             case Tick():
@@ -252,7 +256,7 @@ class CoordinatorCore:
 
     def _received(self, event: Received, now: float) -> list[Action]:
         if self.evidence is None:
-            return []
+            return [Send(event.sender, NotLeading(leader=self.election.leader))]
         if self.membership is None:
             # The document is being read again. Nothing can be answered, but whoever speaks is alive.
             self.evidence.overhear(event.sender, event.message, now)

@@ -16,7 +16,7 @@ gone, and since then it was on another one to begin. So a life remembers in whic
 
 from __future__ import annotations
 
-from outlast.protocol.step_words import NO_FORK, Fork
+from outlast.protocol.step_words import BLANK, NO_FORK, Fork
 from outlast.protocol.views import View
 
 
@@ -28,6 +28,9 @@ class Descent:
         """The newest place where this life, or those who gave it its state, went back."""
         self.given_in = 0
         """The view in which the state was given that this life began with."""
+        self.given_step = BLANK
+        """And after which step it was. A state is given as it is, and not as it was when it was compared: so
+        one that was given after the step that members then went back to may be wrong as well."""
 
     def is_older_than_beginning(self, view: View) -> bool:
         """Whether the state was given before the one with which that view's members have begun."""
@@ -41,7 +44,7 @@ class Descent:
 
     def has_left(self, step: int, view: int | None) -> bool:
         """Whether a state after this step that was pinned in that view is of a branch that was left."""
-        return view is not None and view <= self.fork.view and step > self.fork.step
+        return view is not None and view <= self.fork.view and step >= self.fork.step
 
     def follow(self, step: int, fork: Fork) -> bool:
         """Go on with the record of this step, which was made behind that fork. Whether it follows upon what
@@ -49,7 +52,7 @@ class Descent:
         if fork.view < self.fork.view:
             return step <= self.fork.step
         if fork.view > self.fork.view:
-            if step - 1 > fork.step and self.given_in <= fork.view:
+            if max(step - 1, self.given_step + 1) > fork.step and self.given_in <= fork.view:
                 return False
             self.fork = fork
         return True

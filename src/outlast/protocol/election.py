@@ -40,6 +40,8 @@ class Campaigned:
     won: bool
     term: int
     revision: int
+    leader: str = ""
+    """Where the one is reached that leads instead; empty if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class WatchProgress:
 
     revision: int
     gone: bool
+    leader: str = ""
+    """Where the one is reached that leads now."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Election:
         self._timing = timing
         self.office = Office.CAMPAIGNING
         self.term = 0
+        self.leader = ""
+        """Where the one is reached that leads, if it is another one; empty if that is not known."""
         self._seen = 0
         self._asked_at = 0.0
         self._lease_until = 0.0
@@ -113,6 +119,7 @@ class Election:
                 self._renewing_since = None
             case WatchProgress():
                 self._seen = max(self._seen, event.revision)
+                self.leader = event.leader if self.office is Office.FOLLOWING else ""
                 if event.gone and self.office is Office.FOLLOWING:
                     return self._campaign(now)
             case WatchBroken() if self.office is Office.FOLLOWING:
@@ -127,13 +134,19 @@ class Election:
             return [Watch(self._resume_after())]
         if self.office is not Office.LEADING:
             return []
-        if now >= self._lease_until:
-            # Leadership may have passed to somebody else. Writes would be refused anyway; stop early.
-            return self.resign(now)
+        if lapsed := self.lapse(now):
+            return lapsed
         due = self._lease_until - self._timing.lease_s * 2 / 3
         if self._renewing_since is None and now >= due:
             self._renewing_since = now
             return [Renew()]
+        return []
+
+    def lapse(self, now: float) -> list[ElectionAction]:
+        """To be asked before anything else is done, whatever has happened: a leader whose lease has run out
+        while it slept must not answer anybody with what it knew."""
+        if self.office is Office.LEADING and now >= self._lease_until:
+            return self.resign(now)
         return []
 
     def resign(self, now: float) -> list[ElectionAction]:
@@ -141,6 +154,7 @@ class Election:
 
     def _campaign(self, now: float) -> list[ElectionAction]:
         self.office = Office.CAMPAIGNING
+        self.leader = ""
         self._asked_at = now
         self._renewing_since = None
         self._retry_at = self._watch_at = None
@@ -156,7 +170,7 @@ class Election:
             # The lease began after we asked for it, so counting from the question is on the safe side.
             self._lease_until = self._asked_at + self._timing.lease_s
             return []
-        self.office = Office.FOLLOWING
+        self.office, self.leader = Office.FOLLOWING, event.leader
         return [Watch(self._resume_after())]
 
     def _resume_after(self) -> int:

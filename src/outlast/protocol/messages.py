@@ -189,6 +189,13 @@ class ReportAck(Message, frozen=True, kw_only=True):
     """The claim of the reported foundation, once it has been recorded."""
 
 
+class NotLeading(Message, frozen=True, kw_only=True):
+    """A coordinator that does not lead: you are not heard here."""
+
+    leader: str = ""
+    """Where the one is that does; empty if there is none as far as is known."""
+
+
 class Fetch(Message, frozen=True, kw_only=True):
     """Anyone: I have seen signs of a newer view; send me the current one."""
 
@@ -250,4 +257,4 @@ class Status(Message, frozen=True, kw_only=True):
 
 
 FROM_PEERS = (Beat, Register, Report, Fetch, Ask)
-FROM_COORDINATOR = (BeatAck, Admitted, ReportAck, ViewNews, Evicted, Check, Ended, Status)
+FROM_COORDINATOR = (BeatAck, Admitted, ReportAck, ViewNews, NotLeading, Evicted, Check, Ended, Status)

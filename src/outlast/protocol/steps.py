@@ -327,6 +327,7 @@ class StepCore:
             return [Lost(NOT_THE_BEGINNING)]
         self._start_from(step)
         self._descent.given_in = self.view.number if view is None else view
+        self._descent.given_step = step
         self._offers.start_after(step)
         if self.mode is Mode.LOADING:
             return [*self._compare_beginning(step), *self._caught_up()]
@@ -521,6 +522,8 @@ class StepCore:
         self.mode, self._top, self._keeping.fed = Mode.FETCHING, step, step - 1
         actions = self._take(step, handed.verdict)
         if self.mode is Mode.FETCHING:
+            # It may have been given the state after that step itself, and lack its record; others have it.
+            self._teachers = [replica for replica in self.others if replica != sender]
             actions.append(Say((sender,), Want(self.step)))
         return actions
 

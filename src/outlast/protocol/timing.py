@@ -55,6 +55,11 @@ class Timing:
         return self.detect_within_s / 20
 
     @property
+    def unanswered_s(self) -> float:
+        """A coordinator that has said nothing for so long is left for another one."""
+        return self.detect_within_s * 2
+
+    @property
     def silent_at_least_s(self) -> float:
         """Nobody is suspected for silence before this, however regular its beats were."""
         return self.detect_within_s * 0.8

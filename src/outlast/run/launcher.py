@@ -1,14 +1,16 @@
-"""`outlast run`: a coordinator, agents, and somebody who looks after them until the job is over.
+"""`outlast run`: coordinators, agents, and somebody who looks after them until the job is over.
 
-The launcher owns the coordinator's listening socket and lends it to one coordinator process after another:
+The launcher owns each coordinator's listening socket and lends it to one coordinator process after another:
 the address stays the same, nobody else can take the port, and whoever dials while there is no coordinator
 simply waits in line. It decides nothing about the job. If it is killed, the kernel ends everything it
 started; if it is asked to stop, it passes that on and waits.
 """
 
 import asyncio
+import contextlib
 import errno
 import os
+import secrets
 import signal
 import socket
 import time
@@ -81,6 +83,10 @@ class Options:
     agents: int = 1
     """Agents on this machine; more than one stands for several machines in tests and drills."""
     address: str = "127.0.0.1:0"
+    coordinators: int = 1
+    """How many there are, of which one leads; more than one need a store that they share."""
+    store: str = ""
+    """An etcd cluster that keeps what is agreed on; the run's directory does if there is none."""
     detect_within_s: float = 1.0
     threads: int = 1
     preload: tuple[str, ...] = ()
@@ -96,6 +102,7 @@ class Launcher:
         self._interrupts = 0
         self._exit_code: int | None = None
         self._children: list[Child] = []
+        self._agents: list[Child] = []
         self._name = options.name or fresh_name(options.argv[1 if options.argv[0] == "-m" else 0])
         self._began = time.monotonic()
         self._story = Story(self._name, replicas=options.replicas, preload=options.preload)
@@ -117,8 +124,12 @@ class Launcher:
             shadows=options.shadows,
         )
         spec.validate()
-        with listen(options.address) as sock:
-            directory = self._prepare(spec, sock)
+        with contextlib.ExitStack() as stack:
+            # Several cannot have one port: only the first has the one that was asked for.
+            host = options.address.rpartition(":")[0]
+            where = [options.address, *[f"{host}:0"] * (options.coordinators - 1)]
+            sockets = [stack.enter_context(listen(address)) for address in where]
+            directory = self._prepare(spec, sockets)
             with directory.held(), open_events(directory, "launcher") as self._events:
                 self._emit(
                     events.Begun(
@@ -129,13 +140,15 @@ class Launcher:
                         shadows=spec.shadows,
                     )
                 )
-                return await self._supervise(directory, sock)
+                return await self._supervise(directory, sockets)
 
-    def _prepare(self, spec: JobSpec, sock: socket.socket) -> RunDirectory:
+    def _prepare(self, spec: JobSpec, sockets: list[socket.socket]) -> RunDirectory:
         options = self._options
         run = RunFile(
             spec=spec,
-            address=format_address(sock.getsockname()),
+            addresses=tuple(format_address(sock.getsockname()) for sock in sockets),
+            # A run of the same name may have been there before.
+            store=f"{options.store}/{spec.name}-{secrets.token_hex(4)}" if options.store else "",
             argv=options.argv,
             working_directory=options.working_directory,
             preload=options.preload,
@@ -163,20 +176,11 @@ class Launcher:
             ) from None
         return directory
 
-    async def _supervise(self, directory: RunDirectory, sock: socket.socket) -> int:
+    async def _supervise(self, directory: RunDirectory, sockets: list[socket.socket]) -> int:
         loop = asyncio.get_running_loop()
-        fd = sock.fileno()
-        coordinator = Child(
-            "coordinator",
-            "outlast.coordinator",
-            ["--run", str(directory.path), "--run-id", directory.identity, "--listen-fd", str(fd)],
-            pass_fds=[fd],
-            final=_COORDINATOR_ENDS,
-            on_restart=lambda status: self._tell_restart("coordinator", status),
-            on_line=self._line,
-        )
+        coordinators = [self._coordinator(directory, index, sock) for index, sock in enumerate(sockets)]
         agents = [self._agent(directory, index) for index in range(self._options.agents)]
-        self._children = [coordinator, *agents]
+        self._children, self._agents = [*coordinators, *agents], agents
         # Before the first word: whoever reads it may answer with a signal.
         loop.add_signal_handler(signal.SIGINT, self._interrupt, INTERRUPTED)
         loop.add_signal_handler(signal.SIGTERM, self._interrupt, TERMINATED)
@@ -185,15 +189,15 @@ class Launcher:
         replicas = counted(self._options.replicas, "replica")
         self._display.say(f"{directory.name}: {replicas}, logs in {directory.path}")
         self._display.show(self._story.scene)
-        deciding: asyncio.Future[int] = asyncio.ensure_future(coordinator.run())
+        deciding: list[asyncio.Future[int]] = [asyncio.ensure_future(one.run()) for one in coordinators]
         working: list[asyncio.Future[int]] = [asyncio.ensure_future(agent.run()) for agent in agents]
         observing = asyncio.ensure_future(self._observe(directory))
         try:
-            while not deciding.done() and not all(agent.done() for agent in working):
-                pending = [future for future in [deciding, *working] if not future.done()]
+            while not all(one.done() for one in deciding) and not all(agent.done() for agent in working):
+                pending = [future for future in [*deciding, *working] if not future.done()]
                 await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if deciding.done():
-                await self._without_coordinator(deciding.result(), working, agents)
+            if all(one.done() for one in deciding):
+                await self._without_coordinators(deciding[0].result(), working)
             statuses = [agent.result() for agent in working if agent.done()]
             left = all(code == _AGENT_LEFT for code in statuses)
             if self._exit_code is None and not left and all(code in _AGENT_ENDS for code in statuses):
@@ -202,8 +206,8 @@ class Launcher:
         finally:
             observing.cancel()
             for child in self._children:
-                child.signal(signal.SIGTERM if child is coordinator else signal.SIGKILL)
-            await asyncio.wait([deciding, *working], timeout=END_WITHIN_S)
+                child.signal(signal.SIGKILL if child in agents else signal.SIGTERM)
+            await asyncio.wait([*deciding, *working], timeout=END_WITHIN_S)
             self._stop_at_once()
             for agent in agents:
                 bury(nursery_name(str(directory.path), agent.name))
@@ -213,7 +217,7 @@ class Launcher:
                 if ending.done() and not ending.exception() and ending.result() not in _AGENT_ENDS:
                     cause = ExitStatus.of(ending.result()).describe()
                     self._emit(events.Died(who=agent.name, cause=cause))
-        return self._conclude(directory, coordinator, agents, statuses)
+        return self._conclude(directory, coordinators[0], agents, statuses)
 
     def _tell_restart(self, who: str, status: int) -> None:
         cause = ExitStatus.of(status).describe()
@@ -228,6 +232,20 @@ class Launcher:
 
     def _show(self, event: events.AnyEvent) -> None:
         self._say(self._story.hear(event, time.monotonic()))
+
+    def _coordinator(self, directory: RunDirectory, index: int, sock: socket.socket) -> Child:
+        fd = sock.fileno()
+        name = f"coordinator-{index}" if index else "coordinator"
+        arguments = ["--run", str(directory.path), "--run-id", directory.identity]
+        return Child(
+            name,
+            "outlast.coordinator",
+            [*arguments, "--index", str(index), "--listen-fd", str(fd)],
+            pass_fds=[fd],
+            final=_COORDINATOR_ENDS,
+            on_restart=lambda status: self._tell_restart(name, status),
+            on_line=self._line,
+        )
 
     def _agent(self, directory: RunDirectory, index: int) -> Child:
         mine = range(index, self._options.replicas + self._options.shadows, self._options.agents)
@@ -289,7 +307,7 @@ class Launcher:
             self._outcome = outcome
             self._story.close()
             self._ended.set()
-            for agent in self._children[1:]:
+            for agent in self._agents:
                 agent.retire()
 
     def _interrupt(self, exit_code: int) -> None:
@@ -303,7 +321,7 @@ class Launcher:
             self._display.say("stopping; once more to stop at once")
             patience_s = self._options.grace_s + END_WITHIN_S
             asyncio.get_running_loop().call_later(patience_s, self._stop_at_once)
-            for agent in self._children[1:]:
+            for agent in self._agents:
                 agent.signal(signal.SIGTERM)
         else:
             self._stop_at_once()
@@ -312,13 +330,11 @@ class Launcher:
         for child in self._children:
             child.signal(signal.SIGKILL)
 
-    async def _without_coordinator(
-        self, status: int, working: list["asyncio.Future[int]"], agents: list[Child]
-    ) -> None:
-        """The coordinator is gone for good: there is nobody left who could agree on anything."""
+    async def _without_coordinators(self, status: int, working: list["asyncio.Future[int]"]) -> None:
+        """All coordinators are gone for good: there is nobody left who could agree on anything."""
         if self._exit_code is None:
             self._exit_code = status if status > 0 else JobFailed.exit_code
-        for agent in agents:
+        for agent in self._agents:
             agent.signal(signal.SIGTERM)
         await asyncio.wait(working, timeout=self._options.grace_s)
 

@@ -1,55 +1,61 @@
-"""Watching a job: a stream to its coordinator that asks how things stand and hears of every new view."""
+"""Watching a job: a stream to the coordinator that leads, which is asked how things stand and tells of every
+new view."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from outlast.errors import OutlastError
+from outlast.protocol.finding import Finder
 from outlast.protocol.messages import Ask, Message
 from outlast.wire.control import CONTROL
-from outlast.wire.rundir import RunDirectory
+from outlast.wire.rundir import RunDirectory, RunFile
 from outlast.wire.streams import Stream, connect
 
-DIAL_AGAIN_S = 0.05
+DIAL_WITHIN_S = 2.0
 SILENT_FOR_S = 2.0
 """One that is asked all the time and says nothing for so long is not heard any more, though the connection is
 there: of a frame that lacks a byte, the rest is waited for."""
 
 
-@asynccontextmanager
-async def observing(
-    directory: RunDirectory, name: str, deadline_s: float, ask_every_s: float | None = None
-) -> AsyncIterator[Stream[Message]]:
-    """One stream to the coordinator, with a question now and every `ask_every_s`."""
-    run = directory.read()
-    stream = await connect(
-        run.address,
+async def watch(directory: RunDirectory, name: str, ask_every_s: float) -> AsyncGenerator[Message, None]:
+    """All that the coordinators of a job say, across their restarts, for ever."""
+    run, token = directory.read(), directory.token()
+    finder = Finder(run.addresses, run.timing(), random.random)
+    while True:
+        rest_s: float | None = None
+        try:
+            async with aclosing(_heard(run, token, finder.where, name, ask_every_s)) as messages:
+                async for message in messages:
+                    rest_s = finder.heard(message, asyncio.get_running_loop().time())
+                    if rest_s is not None:
+                        break
+                    yield message
+        except (OSError, OutlastError):
+            rest_s = None
+        await asyncio.sleep(rest_s if rest_s is not None else finder.failed())
+
+
+async def _heard(
+    run: RunFile, token: bytes, address: str, name: str, ask_every_s: float
+) -> AsyncGenerator[Message, None]:
+    """What one of them says, until it says nothing more."""
+    async with await connect(
+        address,
         job=run.spec.name,
-        token=directory.token(),
+        token=token,
         role="observer",
         name=name,
         codec=CONTROL,
-        deadline_s=deadline_s,
-    )
-    asking = asyncio.ensure_future(_ask(stream, ask_every_s))
-    try:
-        yield stream
-    finally:
-        asking.cancel()
-        stream.close()
-        await stream.wait_closed()
-
-
-async def watch(directory: RunDirectory, name: str, ask_every_s: float) -> AsyncIterator[Message]:
-    """All that the coordinators of a job say, across their restarts, for ever."""
-    while True:
+        deadline_s=DIAL_WITHIN_S,
+    ) as stream:
+        asking = asyncio.ensure_future(_ask(stream, ask_every_s))
         try:
-            async with observing(directory, name, 2.0, ask_every_s) as stream:
-                while (message := await _next(stream, SILENT_FOR_S + ask_every_s)) is not None:
-                    yield message
-        except (OSError, OutlastError):
-            pass
-        await asyncio.sleep(DIAL_AGAIN_S)
+            while (message := await _next(stream, SILENT_FOR_S + ask_every_s)) is not None:
+                yield message
+        finally:
+            asking.cancel()
 
 
 async def _next(stream: Stream[Message], within_s: float) -> Message | None:
@@ -58,9 +64,7 @@ async def _next(stream: Stream[Message], within_s: float) -> Message | None:
         return await anext(stream, None)
 
 
-async def _ask(stream: Stream[Message], every_s: float | None) -> None:
+async def _ask(stream: Stream[Message], every_s: float) -> None:
     while True:
         stream.send(Ask())
-        if every_s is None:
-            return
         await asyncio.sleep(every_s)

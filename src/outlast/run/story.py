@@ -52,7 +52,7 @@ class Story:
         match event:
             case events.View():
                 return self._hear_view(event, now)
-            case events.Restarted(who="coordinator"):
+            case events.Restarted() if event.who.startswith("coordinator"):
                 self._coordinator_restarted(now)
             case events.Ended():
                 self.close()

@@ -6,6 +6,7 @@
 - *Fencing*: a member acts only in views that hold its life, only on frames of its own view sent by lives of
   that view, and its view never goes back.
 - *One line*: all that counts of an era from one life to another has come over one connection.
+- *Nobody is sent away* whose life is in what was agreed on last.
 - *No groundless eviction*: a replica that nothing has happened to is never evicted on suspicion.
 - *State is kept*: suspicion never removes the last holder of the training state.
 - *Nothing is trained again*: no lineage begins while a replica that nothing has happened to has the final
@@ -108,6 +109,15 @@ class Checkers:
         self._require(
             view.holds(replica.replica, replica.core.incarnation),
             f"{replica.name} adopts view {view.number}, which does not hold its life",
+        )
+
+    def fenced(self, node: ReplicaNode) -> None:
+        """A life hears that it is void, from a view without it or from whoever leads."""
+        document, life = self._sim.store.document, node.core.incarnation
+        seat = document.seats.get(node.replica) if document is not None else None
+        self._require(
+            seat is None or seat.incarnation != life or not seat.present,
+            f"{node.name} is sent away in its life {life}, which is agreed to take part",
         )
 
     def counts(self, node: ReplicaNode, line: Line, header: Header) -> None:

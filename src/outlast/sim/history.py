@@ -90,7 +90,11 @@ class History:
         # At the end there is nothing to interrupt: who was quickest is gone before the others have heard all.
         over = step > self._sim.last_step
         require(
-            not self._sim.calm or self._sim.store.lapsed or step > past.attempted or over,
+            not self._sim.calm
+            or self._sim.fell_behind
+            or self._sim.store.lapsed
+            or step > past.attempted
+            or over,
             f"{node.name} attempts step {step} again, though nothing has failed",
         )
         past.attempted = max(past.attempted, step)
@@ -189,9 +193,10 @@ class History:
         past.records = {one: record for one, record in past.records.items() if one <= step}
         past.states = {one: state for one, state in past.states.items() if one <= step}
 
-    def forgets(self, node: ReplicaNode) -> None:
-        """The states that this life has been in say nothing about others any more."""
-        self._past(_life(node)).states.clear()
+    def forget_states(self) -> None:
+        """The states that lives have been in, also those that are over, say nothing about others any more."""
+        for past in self._pasts.values():
+            past.states.clear()
 
     def gives_up(self, node: ReplicaNode) -> None:
         """A life knows that its state is void, though it has not said so to the coordinator yet."""

@@ -13,6 +13,7 @@ from outlast.protocol import election, supervision
 from outlast.protocol.messages import Message
 from outlast.protocol.restarts import RestartPolicy
 from outlast.protocol.supervision import Exit
+from outlast.sim.calls import Caller
 from outlast.sim.replica import ReplicaNode
 from outlast.sim.world import Node
 
@@ -31,9 +32,12 @@ class CoordinatorNode(Node):
         self._sim = sim
         self.core = sim.cast.coordinator(sim.spec, sim.timing)
         self._answer = self._handle
+        self.callers: dict[Caller, None] = {}
+        """Whoever is connected with it."""
 
     def boot(self) -> None:
         self._sim.world.boot(self)
+        self.callers.clear()
         self.core = self._sim.cast.coordinator(self._sim.spec, self._sim.timing)
         self._answer = lambda event: self._handle(event)
         self._perform(self.core.start(self._sim.world.now))
@@ -43,7 +47,7 @@ class CoordinatorNode(Node):
         self._sim.world.after(self._sim.timing.tick_every_s, self, self._tick)
         self._handle(coord.Tick())
 
-    def receive(self, sender: Node, message: Message) -> None:
+    def receive(self, sender: Caller, message: Message) -> None:
         self._handle(coord.Received(sender, message))
 
     def _handle(self, event: Any) -> None:
@@ -54,12 +58,12 @@ class CoordinatorNode(Node):
         for action in actions:
             match action:
                 case coord.Send():
-                    assert isinstance(action.to, AgentNode | ReplicaNode)
-                    sim.network.datagram(self, action.to, action.to.receive, action.message)
+                    assert isinstance(action.to, Caller)
+                    sim.network.datagram(self, action.to.node, action.to.receive, self, action.message)
                 case coord.Publish():
                     sim.checkers.published(self.name, action.message)
-                    for peer in sim.peers():
-                        sim.network.datagram(self, peer, peer.receive, action.message)
+                    for caller in self.callers:
+                        sim.network.datagram(self, caller.node, caller.receive, self, action.message)
                 case coord.Commit():
                     store.commit(self, action, self._answer)
                 case coord.Load():
@@ -79,6 +83,7 @@ class AgentNode(Node):
         self._replicas = replicas
         self._boots = 0
         self.core = self._new_core()
+        self.call = self._new_call()
         self.running: dict[int, ReplicaNode] = {}
 
     def _new_core(self) -> supervision.AgentCore:
@@ -90,10 +95,18 @@ class AgentNode(Node):
             policy=PATIENT,
         )
 
+    def _new_call(self) -> Caller:
+        def begins() -> None:
+            self._perform(self.core.beat(self._sim.world.now))
+
+        return Caller(self._sim, self, self.receive, begins)
+
     def boot(self) -> None:
         self._sim.world.boot(self)
         self._boots += 1
-        self.core = self._new_core()
+        self.call.hang_up()
+        self.core, self.call = self._new_core(), self._new_call()
+        self.call.dial()
         self._perform(self.core.start(self._sim.world.now))
         self._tick()
 
@@ -107,6 +120,7 @@ class AgentNode(Node):
     def _tick(self) -> None:
         self._sim.world.after(self._sim.timing.tick_every_s, self, self._tick)
         now = self._sim.world.now
+        self.call.tick()
         self.core.sampled({number: node.sample(now) for number, node in self.running.items()}, now)
         self._perform(self.core.tick(now))
 
@@ -135,10 +149,7 @@ class AgentNode(Node):
                 case supervision.KillReplica():
                     self.running[action.replica].kill("was killed by its agent")
                 case supervision.TellCoordinator():
-                    for coordinator in self._sim.coordinators:
-                        self._sim.network.datagram(
-                            self, coordinator, coordinator.receive, self, action.message
-                        )
+                    self.call.tell(action.message)
                 case supervision.JobEnded():
                     self._sim.world.note(self.name, f"hears that the job is over: {action.outcome.reason}")
                     for node in self.running.values():

@@ -58,8 +58,7 @@ class SimOutlet:
         self._sim.mesh.drop(line)
 
     def tell(self, message: Message) -> None:
-        for coordinator in self._sim.coordinators:
-            self._sim.network.datagram(self._node, coordinator, coordinator.receive, self._node, message)
+        self._node.call.tell(message)
 
     def adopted(self, view: View) -> None:
         self._sim.checkers.adopted(self._node, view)
@@ -123,6 +122,7 @@ class SimOutlet:
                 sim.checkers.delivered(node, action.frame)
             case member.FencedOff():
                 sim.world.note(node.name, f"is fenced: {action.reason}")
+                sim.checkers.fenced(node)
             case member.MayBegin():
                 node.saver.may_begin(action.foundation)
             case member.Adopt():
@@ -153,5 +153,6 @@ class SimOutlet:
             case words.Lost():
                 sim.world.note(node.name, f"gives this life up: {action.reason}")
                 sim.history.gives_up(node)
+                sim.fell_behind |= "nobody keeps" in action.reason
             case _:
                 pass

@@ -13,6 +13,7 @@ from outlast.protocol.participant import Participant
 from outlast.protocol.steps import StepCore
 from outlast.protocol.supervision import Exit, Sample
 from outlast.protocol.views import Member, View
+from outlast.sim.calls import Caller
 from outlast.sim.copies import Copies
 from outlast.sim.outlet import SimOutlet
 from outlast.sim.thread import Thread
@@ -68,6 +69,7 @@ class ReplicaNode(Node):
             copies=Copies(self) if sim.compare_every else None,
             now=sim.world.now,
         )
+        self.call = Caller(sim, self, self.receive, lambda: self.driver.tell(self.sim.world.now))
         self.driver.watch = outlet.watch
         self.thread = Thread(self)
 
@@ -119,12 +121,13 @@ class ReplicaNode(Node):
 
     def begin(self) -> None:
         self.begun = True
-        self.driver.tell(self.sim.world.now)
+        self.call.dial()
         self.thread.wake()
         self._tick()
 
     def _tick(self) -> None:
         self.sim.world.after(self.sim.timing.beat_every_s, self, self._tick)
+        self.call.tick()
         self.driver.tick(self.sim.world.now)
 
     def receive(self, message: Message) -> None:
@@ -168,6 +171,7 @@ class ReplicaNode(Node):
         self._exit(Exit(how="has ended", clean=True))
 
     def _exit(self, ending: Exit) -> None:
+        self.call.hang_up()
         self.sim.mesh.ended(self)
         self.sim.world.crash(self)
         self.agent.child_exited(self, ending)
@@ -185,6 +189,7 @@ class ReplicaNode(Node):
         self.agent.child_exited(self, Exit(how="exited with status 0", clean=True))
 
     def crash(self) -> None:
+        self.call.hang_up()
         self.sim.world.crash(self)
         self.sim.mesh.died(self)
 

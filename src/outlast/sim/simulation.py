@@ -155,6 +155,9 @@ class Simulation:
         """When connections broke for no reason, and between whom."""
         self.may_stand_still = False
         """Whether a word was lost though nothing was wrong with its connection, or a thread hangs."""
+        self.fell_behind = False
+        """Whether one that was made a member lacked what nobody keeps any more: it was fed late, or what one
+        that has left had to send never came. It begins again, and that interrupts the others."""
         self.had_no_beginning = 0
         """How often one that was to begin a lineage had no state to begin with any more."""
         self.returned_at: dict[int, float] = {}
@@ -165,10 +168,6 @@ class Simulation:
 
     def replicas(self) -> list[ReplicaNode]:
         return [node for agent in self.agents for node in agent.running.values()]
-
-    def peers(self) -> list[AgentNode | ReplicaNode]:
-        """Whoever has a connection to the coordinators."""
-        return [*self.agents, *self.replicas()]
 
     def replica_node(self, replica: int) -> ReplicaNode | None:
         return self.agents[replica % len(self.agents)].running.get(replica)

@@ -70,8 +70,9 @@ class SimStore:
                 self.leadership = Leadership(node.name, self.revision, self._world.now + self._lease_s)
                 self._expire_later(self.leadership)
                 self._world.note("store", f"{node.name} becomes leader, term {self.revision}")
+                self._tell_watchers(WatchProgress(self.revision, False, node.name))
                 return Campaigned(True, self.revision, self.revision)
-            return Campaigned(False, 0, self.revision)
+            return Campaigned(False, 0, self.revision, self.leadership.holder)
 
         self._call(node, apply, answer, CampaignFailed())
 
@@ -128,6 +129,9 @@ class SimStore:
         missed = [revision for revision in self._deletions if revision > after]
         if missed:
             self._world.after(self._delay(), node, answer, WatchProgress(missed[-1], True))
+        elif self.leadership is not None and self.leadership.created > after:
+            led = WatchProgress(self.leadership.created, False, self.leadership.holder)
+            self._world.after(self._delay(), node, answer, led)
         if self._world.chance.random() < 0.5:
             self._world.after(self._world.chance.uniform(0.1, 4.0), None, self._break, node, life, answer)
 
@@ -151,9 +155,12 @@ class SimStore:
         self.leadership, self.lapsed = None, True
         self._deletions.append(self.revision)
         self._world.note("store", f"the lease of {held.holder} has run out")
+        self._tell_watchers(WatchProgress(self.revision, True))
+
+    def _tell_watchers(self, progress: WatchProgress) -> None:
         for node, life, _, answer in list(self._watchers.values()):
             if node.life == life:
-                self._world.after(self._delay(), node, answer, WatchProgress(self.revision, True))
+                self._world.after(self._delay(), node, answer, progress)
 
     def _call(self, node: Node, apply: Callable[[], object], answer: Answer, lost: object) -> None:
         there_s, back_s = self._delay(), self._delay()

@@ -282,6 +282,8 @@ class Thread:
         self._final, self._computed = None, BLANK
         if todo.back is not self._node.driver.life.back:
             return
+        # What was copied after that step is void, too.
+        self.copies = {step: copy for step, copy in self.copies.items() if step <= todo.back.step}
         if todo.back.step == BLANK:
             self.void = True
             self._set(0)

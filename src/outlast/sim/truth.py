@@ -191,9 +191,9 @@ class Truth:
         mixed = right.thread.digest in self._mixed
         self._tainted.clear()
         self._spoiled.clear()
+        self._sim.history.forget_states()
         for node in self._sim.replicas():
             node.thread.bent = not node.thread.bent or (node.thread.digest in self._mixed) != mixed
-            self._sim.history.forgets(node)
 
     def is_clean(self, state: int) -> bool:
         self._forgive()

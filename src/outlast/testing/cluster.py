@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,7 +29,7 @@ from outlast.errors import OutlastError
 from outlast.kinship import children_of
 from outlast.observe.promises import check
 from outlast.protocol.messages import Status
-from outlast.run.observer import observing
+from outlast.run.observer import watch
 from outlast.wire.progress import ProgressReader
 from outlast.wire.rundir import RunDirectory
 
@@ -211,8 +212,8 @@ class LocalCluster:
         os.kill(pid, number)
         return pid
 
-    def coordinator_pid(self) -> int:
-        return self._child("outlast.coordinator")
+    def coordinator_pid(self, index: int = 0) -> int:
+        return self._child(f"outlast.coordinator\0--run\0{self.directory.path}\0", f"\0--index\0{index}\0")
 
     def agent_pid(self, index: int = 0) -> int:
         return self._child(f"--name\0agent-{index}")
@@ -233,19 +234,19 @@ class LocalCluster:
         running = [f"{pid}: {_command_line(pid)}" for pid in self.processes()]
         return "\n".join([*running, self.said()]).replace("\0", " ")
 
-    def _child(self, mark: str) -> int:
+    def _child(self, *marks: str) -> int:
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             for pid in children_of(self.pid):
-                if mark in _command_line(pid):
+                if all(mark in _command_line(pid) for mark in marks):
                     return pid
             time.sleep(LOOK_EVERY_S)
-        raise AssertionError(f"no process with {mark!r} in its command line:\n{self.said()}")
+        raise AssertionError(f"no process with {marks} in its command line:\n{self.said()}")
 
 
 async def _status(directory: RunDirectory) -> Status | None:
-    async with asyncio.timeout(2.0), observing(directory, "test", 2.0) as stream:
-        async for message in stream:
+    async with asyncio.timeout(2.0), aclosing(watch(directory, "test", 2.0)) as messages:
+        async for message in messages:
             if isinstance(message, Status):
                 return message
     return None

@@ -7,6 +7,7 @@ as long as it takes. A coordinator that is dead for minutes is not noticed.
 
 import contextlib
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from outlast import locks
 from outlast.errors import OutlastError, PeerRejected
+from outlast.protocol.finding import Finder
 from outlast.protocol.member import Adopt, FencedOff, JobOver, MemberAction, MemberCore, Tell
 from outlast.protocol.messages import Message
 from outlast.protocol.timing import Timing
@@ -25,7 +27,6 @@ from outlast.wire.progress import Progress
 from outlast.wire.rundir import RunDirectory
 
 DIAL_WITHIN_S = 2.0
-DIAL_AGAIN_S = 0.05
 REJECTED_AGAIN_S = 2.0
 SEND_WITHIN_S = 0.0
 """A few hundred bytes, which fit into a socket's buffer. It is sent under the engine's lock, so nobody waits:
@@ -59,9 +60,9 @@ class Link:
         directory = RunDirectory(handover.run, handover.run_id)
         run = directory.read()
         self._job = run.spec.name
-        self._coordinator = run.address
         self._token = directory.token()
         self._timing: Timing = run.timing()
+        self._finder = Finder(run.addresses, self._timing, random.random)
         self._on_view = on_view
         self.progress = Progress.open(handover.page)
         self._core = MemberCore(
@@ -161,15 +162,16 @@ class Link:
         while not self._closing and self.outcome is None:
             try:
                 with self._dial() as stream:
-                    self._converse(stream)
+                    rest_s = self._converse(stream)
             except PeerRejected as error:
                 log.error("replica %d has no coordinator: %s", self.replica, error)
-                self._rest(REJECTED_AGAIN_S)
+                rest_s = max(REJECTED_AGAIN_S, self._finder.failed())
             except (OSError, OutlastError) as error:
                 log.debug("replica %d has no coordinator: %s", self.replica, error)
+                rest_s = self._finder.failed()
             finally:
                 self._stream = None
-            self._rest(DIAL_AGAIN_S)
+            self._rest(rest_s)
 
     def _rest(self, seconds: float) -> None:
         with self.changed:
@@ -177,7 +179,7 @@ class Link:
 
     def _dial(self) -> BlockingStream[Message]:
         return BlockingStream.connect(
-            self._coordinator,
+            self._finder.where,
             job=self._job,
             token=self._token,
             role="replica",
@@ -186,14 +188,22 @@ class Link:
             deadline_s=DIAL_WITHIN_S,
         )
 
-    def _converse(self, stream: BlockingStream[Message]) -> None:
+    def _converse(self, stream: BlockingStream[Message]) -> float:
+        """Until another one is to be asked, after so much rest."""
         self._stream = stream
+        self._finder.connected(time.monotonic())
         self._do(lambda: self._decider.tell(time.monotonic()))
         while not self._closing and self.outcome is None:
             message = stream.receive(self._timing.beat_every_s)
             now = time.monotonic()
+            rest_s = self._finder.heard(message, now) if message is not None else None
+            if rest_s is not None:
+                return rest_s
+            if self._finder.is_silent(now):
+                return self._finder.failed()
             self._do(lambda: self._decider.received(message, now) if message is not None else [])  # noqa: B023
             self._do(lambda: self._decider.tick(now))  # noqa: B023
+        return 0.0
 
     def perform(self, actions: Iterable[MemberAction]) -> None:
         """Runs under the lock, in whatever thread."""

@@ -39,8 +39,11 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     format: int = FORMAT
     spec: JobSpec
-    address: str
-    """Where the coordinator listens."""
+    addresses: tuple[str, ...]
+    """Where the coordinators listen; of several, one leads."""
+    store: str = ""
+    """Where what is agreed on is kept: `etcd://…`, with a prefix that is this run's alone; in the run's
+    directory if there is none."""
     argv: tuple[str, ...]
     """The training script and its arguments, or -m, a module and its arguments."""
     working_directory: str

@@ -12,7 +12,6 @@ transaction, a lease is a lease. What is not the same is said here.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from base64 import b64decode, b64encode
@@ -47,13 +46,13 @@ _HOST_AND_PORT = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^:\[\]\
 _NOT_FOUND = 5
 _EXHAUSTED = 8
 
-log = logging.getLogger(__name__)
-
 
 class EtcdStore:
     reads_newest = False
 
-    def __init__(self, gateway: Gateway, prefix: str) -> None:
+    def __init__(self, gateway: Gateway, prefix: str, warning: str = "") -> None:
+        self.warning = warning
+        """What people have to know of the cluster."""
         self._gateway = gateway
         self._prefix = prefix.encode()
 
@@ -68,9 +67,7 @@ class EtcdStore:
         except BaseException:
             await gateway.close()
             raise
-        if warning:
-            log.warning("%s: %s", gateway, warning)
-        return cls(gateway, prefix)
+        return cls(gateway, prefix, f"{gateway}: {warning}" if warning else "")
 
     async def read(self, prefix: str) -> Snapshot:
         answer = await self._gateway.call("/v3/kv/range", self._range(prefix))

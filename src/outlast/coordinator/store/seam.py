@@ -2,7 +2,7 @@
 
 The coordinator's state machine decides; a store remembers. Everything that the coordinator must never forget
 goes through the few calls below, and nothing else does. The shape is that of etcd's data model, because it is
-small, well understood, and because etcd itself is to be one of the stores:
+small, well understood, and because etcd itself is one of the stores:
 
 - The store maps keys to values. Every transaction that changes something gets the next **revision**, one
   number for the whole store, and an entry remembers at which revisions it was created and last modified.
