@@ -54,6 +54,10 @@ def test_a_run_that_lost_a_replica_keeps_all_promises() -> None:
     assert broken(QUIET) == []
 
 
+def test_records_may_be_held_before_the_state_that_they_follow_is_loaded() -> None:
+    assert broken(said(1, step(1), step(2), GIVEN, step(3), stable(3))) == []
+
+
 BREAKS = {
     "one_membership": [*coordinator(view(1, 0, 1)), *said(0, view(1, 0, 2))],
     "numbers_grow_by_one": coordinator(view(1, 0), view(3, 0)),

@@ -48,23 +48,23 @@ def test_one_who_waits_for_its_share_is_told_until_the_step_is_over() -> None:
     """The step in which it was promised may take minutes, and one that hears nothing begins anew."""
     giving = Giver().giving
     giving.pin(PIN, header())
-    assert giving.owed(applied=4) == giving.owed(applied=5) == {LEARNER}
-    assert giving.owed(applied=6) == set(), "it stands behind that step, and nothing will come"
+    assert giving.owed(applied=4) == giving.owed(applied=5) == [LEARNER]
+    assert giving.owed(applied=6) == [], "it stands behind that step, and nothing will come"
     assert giving.due(4) is None
     assert giving.due(5) == (PIN, Header(Kind.IMAGE, incarnation=1, view=2, step=5))
-    assert giving.due(5) is None and giving.owed(applied=5) == set()
+    assert giving.due(5) is None and giving.owed(applied=5) == []
 
 
 def test_one_to_whom_it_is_promised_is_told_until_it_has_been_sent() -> None:
     giving = Giver().giving
     giving.promised.add(LEARNER)
-    assert giving.owed(applied=50) == {LEARNER}
+    assert giving.owed(applied=50) == [LEARNER]
 
 
 def test_who_is_not_asked_to_give_gives_nothing() -> None:
     giving = Giver(replica=2).giving
     giving.pin(PIN, header())
-    assert giving.owed(4) == set() and giving.due(5) is None
+    assert giving.owed(4) == [] and giving.due(5) is None
 
 
 def test_states_that_members_have_gone_back_behind_are_not_given() -> None:

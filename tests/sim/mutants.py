@@ -463,16 +463,6 @@ class IntentNotAwaited(SaveCore):
         return [*actions, *(CommitSave(a.save) for a in actions if isinstance(a, Intend))]
 
 
-class EarlyWordsKept(SaveCore):
-    """Takes what was said of a save that was never to be for what is said of the one in its place."""
-
-    def adopt(self, view: View) -> list[SaveAction]:
-        early = dict(self._early) if view.lineage == self._view.lineage else {}
-        actions = super().adopt(view)
-        self._early = early
-        return actions
-
-
 class UnstableSaved(SaveCore):
     """Commits as soon as all stripes are there, though the step may yet be done again."""
 
@@ -662,11 +652,13 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         believing(coordinator=NewLeaderSuspectsAtOnce),
         "nothing has happened to it",
     ),
-    "the past taken for the present": (Cast(coordinator=ThePastBelieved), "nothing has happened to it"),
+    "the past taken for the present": (Cast(coordinator=ThePastBelieved), "sent away|nothing has happened"),
     "heirs of the final state passed over": (Cast(coordinator=HeirsPassedOver), "has kept the final state"),
-    "early words of a save kept": (Cast(saves=EarlyWordsKept), "is back|has ended"),
     "a feed ahead of the ledger": (Cast(driver=FedAheadOfTheLedger), "not in its ledger yet"),
-    "parts of an earlier view kept": (Cast(steps=PartsKept), "nothing of|is back|has ended|stand still"),
+    "parts of an earlier view kept": (
+        Cast(steps=PartsKept),
+        "nothing of|is back|has ended|stand still|hangs at step",
+    ),
     "surveys of an earlier view kept": (Cast(steps=SurveysKept), "by the surveys of"),
     "a doubted attempt completed": (Cast(steps=DoubtsIgnored), "with the wrong numbers"),
     "a trial that outlives its view": (
@@ -724,7 +716,7 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     ),
     "going back in silence": (
         Cast(steps=GoesBackInSilence),
-        "nobody found that states differ|another record|another state|is back|has ended|stand still",
+        "nobody found that states differ|another record|another state|is back|has ended|stand|shall copy",
     ),
     "a state saved before it was compared": (
         believing(saves=SavedBeforeItWasCompared),

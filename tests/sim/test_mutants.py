@@ -15,7 +15,7 @@ BEGIN_WITH = {
     "a claim that comes too late": 2350,
     "void states kept for a name": 350,
     "heirs of the final state passed over": 1000,
-    "early words of a save kept": 2700,
+    "the past taken for the present": 800,
 }
 """Mistakes that show in few worlds only are looked for where they are known to."""
 

@@ -1,5 +1,7 @@
 """The protocol keeps its promises under thousands of seeds, and one seed always tells the same story."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -76,3 +78,21 @@ def test_a_seed_replays_exactly() -> None:
     first, second = Simulation(7), Simulation(7)
     assert first.run() == second.run()
     assert first.world.transcript == second.world.transcript
+
+
+TELLS = """
+from outlast.sim.simulation import Simulation
+for seed in (7, 136, 2994):
+    simulation = Simulation(seed)
+    simulation.run()
+    print(seed, simulation.world.transcript)
+"""
+
+
+def test_a_seed_tells_the_same_story_in_every_process() -> None:
+    """Where the order of a set mattered, it would depend on where a class happens to lie in memory."""
+    stories = {
+        subprocess.run([sys.executable, "-c", TELLS], capture_output=True, check=True).stdout
+        for _ in range(3)
+    }
+    assert len(stories) == 1

@@ -35,10 +35,12 @@ class Giving:
         self.final_is_known = False
         """Whether all have compared that one, so that it is what the run ends with."""
 
-    def owed(self, applied: int) -> set[Member]:
+    def owed(self, applied: int) -> list[Member]:
         """Those that wait for a share of the state from this replica. It comes at the end of a step, which
         may take minutes, so they have to be told that it comes."""
-        return self.promised | {pin.to for pin, _ in self._pins if pin.step >= applied}
+        owed = self.promised | {pin.to for pin, _ in self._pins if pin.step >= applied}
+        # In an order that is the same in every process: a seed of the simulator has to mean something.
+        return sorted(owed, key=lambda member: (member.replica, member.incarnation))
 
     def forget_final(self) -> None:
         """It was not the end, or not the right one."""

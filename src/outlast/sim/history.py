@@ -80,9 +80,14 @@ class History:
 
     def _compared(self, present: set[Life]) -> set[Life]:
         """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to find
-        that its state is void. What it does itself is held against the others."""
+        that its state is void. What it does itself is held against the others. Nor is one that is dead, and
+        may have had what only the dead have made, before it could hear that it is void."""
         others = (present & self._pasts.keys()) - self._given_up
-        return {life for life in others if not self._sim.spec.is_shadow(life[0])}
+        return {life for life in others if not self._sim.spec.is_shadow(life[0]) and self._lives(life)}
+
+    def _lives(self, life: Life) -> bool:
+        node = self._sim.replica_node(life[0])
+        return node is not None and node.up and node.core.incarnation == life[1]
 
     def attempts(self, node: ReplicaNode, step: int) -> None:
         past = self._past(_life(node))

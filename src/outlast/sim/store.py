@@ -8,6 +8,7 @@ for. In some worlds reads are answered with what was true some time ago, as thos
 """
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ ANY_TERM = -1
 
 ANSWER_TIMEOUT_S = 0.5
 SLOWEST_REQUEST_S = 4.0
-PAST_KEPT = 4
+PAST_KEPT = 3
 
 Answer = Callable[[object], None]
 
@@ -57,9 +58,12 @@ class SimStore:
         self.lost_answers = world.chance.choice([0.0, 0.0, 0.02, 0.1])
         drawn = random.Random(f"reads-{world.seed}")
         self.reads_newest = drawn.random() < 0.6
+        if not self.reads_newest:
+            # Most reads come after a write whose outcome is not known; without these it would hardly matter.
+            self.lost_answers = max(self.lost_answers, 0.1)
         self._reads = drawn
-        self._past: list[Loaded] = []
-        """What reads may still be answered with."""
+        self._past: deque[Loaded] = deque(maxlen=PAST_KEPT)
+        """What was true before, and reads may still be answered with."""
         self._deletions: list[int] = []
         self._watchers: dict[str, tuple[Node, int, int, Answer]] = {}
 
@@ -100,7 +104,7 @@ class SimStore:
 
     def _changes(self) -> None:
         """What is true now will be the past."""
-        self._past = [*self._past, self._newest()][-PAST_KEPT:]
+        self._past.append(self._newest())
         self.revision += 1
 
     def commit(self, node: Node, commit: Commit, answer: Answer) -> None:
