@@ -187,3 +187,14 @@ def test_an_answer_to_a_renewal_of_an_earlier_tenure_prolongs_nothing() -> None:
     election.handle(Renewed(alive=False), renew_at)
     assert election.tick(renew_at) == [], "the new lease is as good as it was"
     assert election.term == 12
+
+
+def test_what_an_old_watch_tells_late_is_no_leader_to_send_others_to() -> None:
+    """They would be sent round in circles (simulator, seed 2637)."""
+    election = Election(TIMING)
+    election.start(0.0)
+    election.handle(Campaigned(False, 0, 6, "newest"), 0.1)
+    election.handle(WatchProgress(4, False, "oldest"), 0.2)
+    assert election.leader == "newest"
+    election.handle(WatchProgress(8, False, "next"), 0.3)
+    assert election.leader == "next"

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from outlast.protocol import inbox
-from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Loaded, Publish
+from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
 from outlast.protocol.driver import Driver
 from outlast.protocol.election import Election
 from outlast.protocol.evidence import Evidence
+from outlast.protocol.finding import Finder
 from outlast.protocol.life import Life
 from outlast.protocol.lines import Line, Lines, _Waiting
 from outlast.protocol.member import Deliver, Frame, MemberAction, MemberCore
-from outlast.protocol.messages import ViewNews
+from outlast.protocol.messages import Message, NotLeading, ViewNews
 from outlast.protocol.participant import Action as Action_
 from outlast.protocol.post import Outgoing
 from outlast.protocol.recomputing import Recomputing
@@ -190,11 +191,11 @@ class HeirsPassedOver(CoordinatorCore):
         return actions
 
 
-class ThePastBelieved(CoordinatorCore):
-    """Takes what it reads for the newest, though the store may answer with the past."""
+class AsksTheSameAgain(Finder):
+    """Does not go where it is sent to."""
 
-    def _loaded(self, event: Loaded, now: float) -> list[Action]:
-        return super()._loaded(replace(event, proven=True), now)
+    def heard(self, message: Message, now: float) -> float | None:
+        return super().heard(NotLeading() if isinstance(message, NotLeading) else message, now)
 
 
 class FinalStateNotGiven(StepCore):
@@ -652,7 +653,10 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         believing(coordinator=NewLeaderSuspectsAtOnce),
         "nothing has happened to it",
     ),
-    "the past taken for the present": (Cast(coordinator=ThePastBelieved), "sent away|nothing has happened"),
+    "not going where the leader is": (
+        Cast(finder=AsksTheSameAgain),
+        "is back|has ended|nothing has happened",
+    ),
     "heirs of the final state passed over": (Cast(coordinator=HeirsPassedOver), "has kept the final state"),
     "a feed ahead of the ledger": (Cast(driver=FedAheadOfTheLedger), "not in its ledger yet"),
     "parts of an earlier view kept": (

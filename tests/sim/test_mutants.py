@@ -12,10 +12,9 @@ BEGIN_WITH = {
     "no second look after a claim": 500,
     "a claim that counts at once": 500,
     "a beginning that leaves no trace": 100,
-    "a claim that comes too late": 2350,
+    "a claim that comes too late": 2750,
     "void states kept for a name": 350,
-    "heirs of the final state passed over": 1000,
-    "the past taken for the present": 800,
+    "heirs of the final state passed over": 350,
 }
 """Mistakes that show in few worlds only are looked for where they are known to."""
 

@@ -126,14 +126,14 @@ def test_one_who_waits_for_its_share_is_told_until_it_has_been_sent() -> None:
     giver = Giver(*training())
     giving = giver.driver.life.giving
     giver.driver.act([PIN])
-    assert giving.owed(applied=4) == giving.owed(applied=5) == {LEARNER}
-    assert giving.owed(applied=6) == set(), "it stands behind that step, and nothing will come"
+    assert giving.owed(applied=4) == giving.owed(applied=5) == [LEARNER]
+    assert giving.owed(applied=6) == [], "it stands behind that step, and nothing will come"
     give = giver.driver.next(Stage.STEPPING, 0.0)
     assert isinstance(give, Give) and give.header == Header(Kind.IMAGE, incarnation=1, view=2, step=5)
     giver.gifts.begin(give)
-    assert giving.owed(applied=5) == {LEARNER}
+    assert giving.owed(applied=5) == [LEARNER]
     giver.gifts.settle()
-    assert giving.owed(applied=5) == set() and giver.arrival.complete
+    assert giving.owed(applied=5) == [] and giver.arrival.complete
 
 
 def test_what_was_begun_in_a_life_that_is_over_is_not_given_in_the_next_one() -> None:

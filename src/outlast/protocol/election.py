@@ -118,8 +118,10 @@ class Election:
             case RenewFailed():
                 self._renewing_since = None
             case WatchProgress():
+                if self.office is Office.FOLLOWING and event.revision >= self._seen:
+                    # A watch that was given up may have something old to tell.
+                    self.leader = event.leader
                 self._seen = max(self._seen, event.revision)
-                self.leader = event.leader if self.office is Office.FOLLOWING else ""
                 if event.gone and self.office is Office.FOLLOWING:
                     return self._campaign(now)
             case WatchBroken() if self.office is Office.FOLLOWING:

@@ -21,7 +21,8 @@ from outlast.protocol.messages import Message, NotLeading
 from outlast.protocol.timing import Timing
 
 REST_LEAST_S = 0.05
-REST_MOST_S = 1.0
+REST_MOST_S = 0.5
+"""Half as much again at the most: a new leader gives up after some seconds whom it has never heard."""
 
 
 class Finder:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from outlast.protocol.finding import Finder
 from outlast.protocol.messages import Message
 from outlast.sim.world import Node
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from outlast.sim.simulation import Simulation
 
 DIAL_WITHIN_S = 2.0
+ASK_AGAIN_S = 0.05
 
 
 class Caller:
@@ -34,7 +34,7 @@ class Caller:
         self._hears = hears
         self._begins = begins
         names = [coordinator.name for coordinator in sim.coordinators]
-        self._finder = Finder(names, sim.timing, sim.world.drawn("calls").random)
+        self._finder = sim.cast.finder(names, sim.timing, sim.world.drawn("calls").random)
         self._dialled = 0
         self._with: CoordinatorNode | None = None
         self._life = 0
@@ -43,7 +43,8 @@ class Caller:
         self.hang_up()
         self._dialled += 1
         delay_s = self._sim.world.drawn("calls").uniform(0.0005, 0.005)
-        self._sim.world.after(rest_s + delay_s, self.node, self._answered, self._dialled)
+        until = self._sim.world.now + rest_s + DIAL_WITHIN_S
+        self._sim.world.after(rest_s + delay_s, self.node, self._answered, self._dialled, until)
 
     def tell(self, message: Message) -> None:
         if self._with is not None:
@@ -64,17 +65,17 @@ class Caller:
         else:
             self._hears(message)
 
-    def _answered(self, dialled: int) -> None:
+    def _answered(self, dialled: int, until: float) -> None:
         if dialled != self._dialled:
             return
         there = next(one for one in self._sim.coordinators if one.name == self._finder.where)
         reaches = self._sim.network.reaches
-        if not there.up:
+        both_ways = reaches(self.node.name, there.name) and reaches(there.name, self.node.name)
+        if not there.up or self._sim.world.now >= until:
             self.dial(self._finder.failed())
-        elif there.paused or not (
-            reaches(self.node.name, there.name) and reaches(there.name, self.node.name)
-        ):
-            self.dial(DIAL_WITHIN_S + self._finder.failed())
+        elif there.paused or not both_ways:
+            # It may wake, or be reached again, before the caller loses patience.
+            self._sim.world.after(ASK_AGAIN_S, self.node, self._answered, dialled, until)
         else:
             self._with, self._life = there, there.life
             there.callers[self] = None

@@ -51,7 +51,8 @@ class Ending:
         self.done = False
         self._stays = False
         """Whether the script has ended, and the process is there for others."""
-        self._last = BLANK
+        self._last, self._lineage = BLANK, 0
+        """After which step, and in which lineage, it has left the loop."""
         self._since = 0.0
         """When this life had the final state, and was beside the steps."""
         self._life: Life | None = None
@@ -81,7 +82,7 @@ class Ending:
     def rest(self) -> None:
         """The loop is over: what the script does beside the steps takes its time."""
         self.begun = self.beside = True
-        self._last = self._thread.applied
+        self._last, self._lineage = self._thread.applied, self._node.view.lineage
         self._life, self._since = self._node.driver.life, self._sim.world.now
         self._thread.rest()
         self._later(self._rest_s, self._leave)
@@ -92,6 +93,8 @@ class Ending:
 
     def close(self) -> None:
         """The last state is what it was."""
+        if self._all_begin_again():
+            return
         self._thread.check_loop(self._last)
         self.closing = True
         if self._life is not self._node.driver.life:
@@ -100,6 +103,13 @@ class Ending:
         self._node.driver.close(self._sim.world.now)
         self._thread.wake()
 
+    def _all_begin_again(self) -> bool:
+        """Whether all who had the last state are lost: a new process does those steps again."""
+        again = self._thread.applied < self._last and self._node.view.lineage > self._lineage
+        if again:
+            self._node.kill("has left the loop, and all begin again")
+        return again
+
     def comes_back(self) -> bool:
         """Whether it was evicted behind its last step, and a new life was given a state: it leaves again."""
         driver = self._node.driver
@@ -107,6 +117,8 @@ class Ending:
             return False
         if driver.life.over is not None or driver.life.back is not None:
             return False
+        if self._all_begin_again():
+            return True
         self._thread.check_loop(self._last)
         self._life, self._since = driver.life, self._sim.world.now
         self._thread.keep()

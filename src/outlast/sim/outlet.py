@@ -123,6 +123,7 @@ class SimOutlet:
             case member.FencedOff():
                 sim.world.note(node.name, f"is fenced: {action.reason}")
                 sim.checkers.fenced(node)
+                node.saver.view_changes()
             case member.MayBegin():
                 node.saver.may_begin(action.foundation)
             case member.Adopt():

@@ -12,6 +12,7 @@ from functools import partial
 from outlast.protocol import step_words as words
 from outlast.protocol.coordinator import CoordinatorCore
 from outlast.protocol.driver import Driver
+from outlast.protocol.finding import Finder
 from outlast.protocol.gaps import RENEWALS_MOST
 from outlast.protocol.inbox import Inbox
 from outlast.protocol.life import Life
@@ -68,6 +69,7 @@ class Cast:
     coordinator: Callable[..., CoordinatorCore] = CoordinatorCore
     agent: Callable[..., AgentCore] = AgentCore
     member: Callable[..., MemberCore] = MemberCore
+    finder: Callable[..., Finder] = Finder
     steps: Callable[[int], StepCore] = SUSPICIOUS
     saves: Callable[[int], SaveCore] = SaveCore
     verifying: Callable[[], Verifying] = Verifying
@@ -181,6 +183,9 @@ class Simulation:
         late_s = SLOWEST_REQUEST_S if self.world.now <= self.store.late_until else 0.0
         for process in (seat.process, ANY_PROCESS):
             until = self._excused_until.get((seat.replica, process), -1e9)
+            if until + EXCUSE_HOLDS_S > self.store.vacant_since:
+                # Nobody could decide then; whoever leads now finds it as it was left.
+                until = max(until, self.store.led_since + self.timing.trust_for_s)
             if self.world.now <= until + EXCUSE_HOLDS_S + late_s:
                 return True
         node = self.replica_node(seat.replica)

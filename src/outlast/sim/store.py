@@ -55,12 +55,15 @@ class SimStore:
         """Until then, a request that was sent while the store was slow may still arrive."""
         self.lapsed = False
         """Whether a lease has run out, of one that was slow to hear that it holds it, perhaps."""
+        self.vacant_since = self.led_since = float("-inf")
+        """From when on there may have been nobody who could decide, the last time; and since when somebody
+        can again."""
         self.lost_answers = world.chance.choice([0.0, 0.0, 0.02, 0.1])
         drawn = random.Random(f"reads-{world.seed}")
         self.reads_newest = drawn.random() < 0.6
         if not self.reads_newest:
             # Most reads come after a write whose outcome is not known; without these it would hardly matter.
-            self.lost_answers = max(self.lost_answers, 0.1)
+            self.lost_answers = max(self.lost_answers, 0.2)
         self._reads = drawn
         self._past: deque[Loaded] = deque(maxlen=PAST_KEPT)
         """What was true before, and reads may still be answered with."""
@@ -72,6 +75,7 @@ class SimStore:
             if self.leadership is None:
                 self._changes()
                 self.leadership = Leadership(node.name, self.revision, self._world.now + self._lease_s)
+                self.led_since = self._world.now
                 self._expire_later(self.leadership)
                 self._world.note("store", f"{node.name} becomes leader, term {self.revision}")
                 self._tell_watchers(WatchProgress(self.revision, False, node.name))
@@ -92,7 +96,7 @@ class SimStore:
 
     def load(self, node: Node, answer: Answer) -> None:
         def apply() -> object:
-            if not self.reads_newest and self._past and self._reads.random() < 0.5:
+            if not self.reads_newest and self._past and self._reads.random() < 0.7:
                 return self._reads.choice(self._past)
             return self._newest()
 
@@ -157,6 +161,7 @@ class SimStore:
             return
         self._changes()
         self.leadership, self.lapsed = None, True
+        self.vacant_since = self._world.now - self._lease_s
         self._deletions.append(self.revision)
         self._world.note("store", f"the lease of {held.holder} has run out")
         self._tell_watchers(WatchProgress(self.revision, True))

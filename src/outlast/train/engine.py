@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 
 from outlast import crashpoints as crash
-from outlast.errors import ConfigError, JobFailed, LoopError
+from outlast.errors import ConfigError, Fenced, JobFailed, LoopError
 from outlast.kinship import unnice
 from outlast.locks import Monitor
 from outlast.mesh.transport import Mesh
@@ -244,6 +244,7 @@ class Engine:
         """The script has left the loop of steps, wherever it was."""
         last = self.applied
         if not self.end_loop():
+            self._refuse_to_begin_again(last)
             raise LoopError(
                 f"replica {self.driver.replica} left the loop of steps after step {last}, and its state is "
                 "not that of the other replicas, so the result may be wrong. Do not break out of the loop: "
@@ -273,8 +274,17 @@ class Engine:
                 life = self.driver.life
                 self._come_back(last)
 
+    def _refuse_to_begin_again(self, last: int) -> None:
+        if BLANK < self.applied < last:
+            raise Fenced(
+                f"replica {self.driver.replica} had left the loop of steps after step {last} when all who "
+                f"had that state were lost. The job goes on from step {self.applied}, and this process has "
+                "to be started again for that"
+            )
+
     def _come_back(self, last: int) -> None:
         """It was evicted behind its last step, or cut off: a new life is given the same state, and leaves."""
+        self._refuse_to_begin_again(last)
         if self.applied != last:
             raise LoopError(
                 f"replica {self.driver.replica} left the loop of steps after step {last}, and came back to "
