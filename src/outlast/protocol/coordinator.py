@@ -159,6 +159,7 @@ class CoordinatorCore:
         self._awake_at: float | None = None
         self._senders: dict[int, Hashable] = {}
         self._told_anew = False
+        self._barred: tuple[int, ...] = ()
 
     @property
     def leading(self) -> bool:
@@ -292,7 +293,7 @@ class CoordinatorCore:
             noted=tuple(d.process for d in beat.departures if not outstanding(d, membership)),
             evicted=tuple(seat.process for seat in void),
             failing=tuple(seat.process for seat in void if seat.failing),
-            barred=tuple(seat.replica for seat in membership.seats.values() if seat.barred),
+            barred=self._barred,
             furthest=self.evidence.furthest,
             adopted=tuple(
                 (replica, membership.seats[replica].process)
@@ -418,6 +419,8 @@ class CoordinatorCore:
     def _agreed(self, membership: Membership) -> list[Action]:
         """The store holds this document: now, and only now, tell."""
         before, self.membership = self.membership, membership
+        # Said with every beat, of which there are ten a second from each agent.
+        self._barred = tuple(seat.replica for seat in membership.seats.values() if seat.barred)
         actions: list[Action] = []
         if before is None or before.view != membership.view:
             actions.append(Publish(ViewNews(view=membership.view)))

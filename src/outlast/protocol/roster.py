@@ -153,15 +153,18 @@ def _activated(membership: Membership, adopted: dict[int, int], catching_up: set
     faster than they are adopted.
     """
     view, active, holders = membership.view, membership.active, membership.holders
-    newest = max((adopted.get(holder.replica, 0) for holder in holders if holder in view.members), default=0)
+    members = set(view.members)
+    newest = max((adopted.get(holder.replica, 0) for holder in holders if holder in members), default=0)
+    held = set(holders)
     if active < newest <= view.number:
         active = newest
-        holders = tuple(member for member in view.members if member in holders)
+        holders = tuple(member for member in view.members if member in held)
+    caught_up = adopted.keys() - catching_up
     holders += tuple(
         member
         for member in view.members
-        if member not in holders
-        and member.replica in adopted.keys() - catching_up
+        if member not in held
+        and member.replica in caught_up
         and membership.seats[member.replica].member_since <= active
     )
     # Nobody works in an earlier view than this one any more, so nobody waits for who left before it.

@@ -23,8 +23,9 @@ import msgspec
 from outlast.errors import OutcomeUnknown, StoreError
 
 CONNECT_WITHIN_S = 1.0
-ANSWER_WITHIN_S = 1.5
-"""A member that takes longer is asked no more; less than a lease, so that another one can still renew it."""
+ANSWER_WITHIN_S = 1.0
+"""A member that takes longer is asked no more. A lease of two seconds is renewed when a third of it is over,
+so another member can still be asked to do that."""
 COMMIT_WITHIN_S = 4.0
 PATIENCE_S = 6.0
 """How long one member after the other is asked before a call fails."""
