@@ -272,7 +272,9 @@ class Evidence:
         working = [p for p in counted if membership.seats[p.replica].member_since <= in_force]
         if all_seen:
             change.standstill = self._standstill.found(working, membership.view, now)
-        for pulse in self._stuck(membership, working, now, all_seen=all_seen):
+        # Where a connection broke that is there again, that is why they wait; the next view mends it.
+        stuck = self._stuck(membership, working, now, all_seen=all_seen) if not change.gap else []
+        for pulse in stuck:
             if pulse.phase is Phase.WAITING and self._complaints.concern(pulse.replica, lives):
                 # It waits in the past because what it lacks was lost on the way: that is judged below.
                 continue

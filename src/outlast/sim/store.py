@@ -61,9 +61,6 @@ class SimStore:
         self.lost_answers = world.chance.choice([0.0, 0.0, 0.02, 0.1])
         drawn = random.Random(f"reads-{world.seed}")
         self.reads_newest = drawn.random() < 0.6
-        if not self.reads_newest:
-            # Most reads come after a write whose outcome is not known; without these it would hardly matter.
-            self.lost_answers = max(self.lost_answers, 0.2)
         self._reads = drawn
         self._past: deque[Loaded] = deque(maxlen=PAST_KEPT)
         """What was true before, and reads may still be answered with."""
@@ -96,7 +93,7 @@ class SimStore:
 
     def load(self, node: Node, answer: Answer) -> None:
         def apply() -> object:
-            if not self.reads_newest and self._past and self._reads.random() < 0.7:
+            if not self.reads_newest and self._past and self._reads.random() < 0.5:
                 return self._reads.choice(self._past)
             return self._newest()
 
