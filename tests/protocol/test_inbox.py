@@ -153,11 +153,25 @@ def test_what_members_do_again_is_not_kept_when_they_feed_anew() -> None:
     for step in (7, 8):
         box.give_all(step, Way.STABLE, view=3, value=step)
     box.give(record_of(9), 0)
-    box.inbox.fed_again(4, top=7)
+    box.inbox.fed_again(4, first=8, top=7)
     assert set(box.inbox._offered) == {7} and not box.inbox._arriving
     box.give_all(8, Way.STABLE, view=4, value=9)
-    box.inbox.fed_again(4, top=7)
+    box.inbox.fed_again(4, first=8, top=7)
     assert box.pop(8) == 9, "the others who say so in that view say the same"
+
+
+def test_what_was_given_of_a_record_before_members_fed_again_is_not_mixed_with_what_they_give_then() -> None:
+    """They may have gone back in between, and nobody has told (simulator, seed 700106)."""
+    box = Box()
+    for index in (0, 2):
+        box.give(record_of(15), index)
+    box.inbox.fed_again(4, first=15, top=16)
+    assert not box.inbox._arriving
+    assert not box.inbox.wants(head(15, Way.STABLE, 3), view=4, newest=14), "nor what comes late"
+    assert box.inbox.wants(head(14, Way.STABLE, 3), view=4, newest=13), "what is not given again still may"
+    assert box.inbox.wants(head(15, Way.STABLE, 4), view=4, newest=14)
+    box.inbox.fed_again(4, first=17, top=16)
+    assert box.inbox.wants(head(15, Way.STABLE, 3), view=4, newest=14), "not all of them have it"
 
 
 # Putting them together.
@@ -240,7 +254,7 @@ def test_a_share_that_was_under_way_when_its_record_became_void_counts_for_nothi
         case "anew":
             box.inbox.adopt(View(number=4), anew=True)
         case "fed_again":
-            box.inbox.fed_again(4, top=6)
+            box.inbox.fed_again(4, first=8, top=6)
         case "popped":
             box.inbox.pop(7)
     box.give_note(new)
@@ -329,7 +343,7 @@ def test_there_is_an_end_to_what_an_inbox_holds() -> None:
         slot = box.inbox.slot(SENDER, head(step, Way.STABLE, 3)._replace(size=1))
         assert (slot is None) == (step >= RECORDS_MOST)
     assert box.give_note(record_of(RECORDS_MOST, 4)) is None
-    box.inbox.fed_again(4, top=9)
+    box.inbox.fed_again(4, first=8, top=9)
     assert box.inbox.slot(SENDER, head(RECORDS_MOST, Way.STABLE, 4)._replace(size=1)) is not None
 
 

@@ -548,6 +548,14 @@ def test_a_record_that_was_handed_over_counts_in_that_view_only() -> None:
     assert (core.mode, core.newest) == (Mode.RUNNING, 5)
 
 
+def test_what_was_undone_once_stays_so_however_far_members_have_come_since() -> None:
+    core = learner_at(4)
+    core.fed_from(2, 3, 4)
+    core.fed_from(3, 5, 6)
+    assert core.undone(5, view=1), "it was sent before they went back behind it"
+    assert not core.undone(5, view=2) and not core.undone(4, view=1)
+
+
 def test_a_learner_that_needs_what_nobody_keeps_is_lost() -> None:
     core = learner_at(4)
     core.fed_from(2, 6, 9)

@@ -61,7 +61,8 @@ class Inbox:
         """Stable ones."""
         self._given: dict[int, Record] = {}
         """Those that count in the present view."""
-        self._fed_in = 0
+        self._fed_in = self._fed_from = 0
+        """The newest view that members came into out of step and fed again, and from which record on."""
         self._since = 0
         """The view in which another lineage began; records of one that is over are nothing to go on from."""
 
@@ -80,13 +81,18 @@ class Inbox:
         self._offered.clear()
         self._given.clear()
 
-    def fed_again(self, view: int, top: int) -> None:
+    def fed_again(self, view: int, first: int, top: int) -> None:
         """Members came into a view out of step, and their newest record is `top`. What was given after that
-        by those who are dead now will be done again, perhaps differently."""
+        by those who are dead now will be done again, perhaps differently. From `first` on they give all of it
+        once more: so what there is of a record that is not complete is thrown away, since they may have gone
+        back in between, and it may be of another one."""
         if view > self._fed_in:
-            self._fed_in = view
-            self._arriving = {key: entry for key, entry in self._arriving.items() if key[0] <= top}
+            self._fed_in, self._fed_from = view, first
+            before = min(first - 1, top)
+            self._arriving = {key: entry for key, entry in self._arriving.items() if key[0] <= before}
             self._offered = {step: record for step, record in self._offered.items() if step <= top}
+        elif view == self._fed_in:
+            self._fed_from = max(self._fed_from, first)
 
     def pop(self, step: int) -> Record | None:
         """The record of a step, if it was given. Steps are taken in order: what there is of earlier ones came
@@ -100,7 +106,10 @@ class Inbox:
         return given or stable
 
     def wants(self, header: Header, view: int, newest: int) -> bool:
-        fits = header.view == view or (header.flags == Way.STABLE and header.view >= self._since)
+        stable = header.flags == Way.STABLE
+        if stable and header.view < self._fed_in and header.step >= self._fed_from:
+            return False
+        fits = header.view == view or (stable and header.view >= self._since)
         return fits and header.step > newest and header.step not in self._kept(header)
 
     def lost(self, sender: int) -> None:

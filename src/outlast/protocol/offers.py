@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from outlast.protocol.step_words import BLANK, Verdict
 
+TOPS_KEPT = 64
+
 
 class Offers:
     """What is at hand, by step, and what it says."""
@@ -25,6 +27,9 @@ class Offers:
         """The record with which they began."""
         self.top = BLANK
         """The newest one that any of them had."""
+        self._tops: list[tuple[int, int]] = []
+        """That view and what was the newest then, also of those before it. What was sent before an earlier
+        one may still be on its way, and members may have come further than that by now, otherwise."""
         self._since = 0
         """The view in which another lineage began; what was fed before is of one that is over."""
 
@@ -50,13 +55,18 @@ class Offers:
             return False
         began, self._again_in, self.top = view > self._again_in, view, top
         self.first = first if began else max(first, self.first)
+        # What was undone by an earlier one with a higher top is undone by this one, too.
+        self._tops = [one for one in self._tops if one[0] < view and one[1] < top][-TOPS_KEPT:]
+        self._tops.append((view, top))
         if began:
             self._fed = {step: said for step, said in self._fed.items() if step <= top}
         return began
 
     def undone(self, step: int, view: int | None) -> bool:
         """Whether what was sent in this view is about a step that members have gone back behind since."""
-        return view is not None and (view < self._since or (view < self._again_in and step > self.top))
+        if view is None:
+            return False
+        return view < self._since or any(view < again_in and step > top for again_in, top in self._tops)
 
     def begin_anew(self, view: int) -> None:
         """In this view another lineage begins."""

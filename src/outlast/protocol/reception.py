@@ -76,7 +76,7 @@ class Reception:
                 elif header.kind == Kind.NOTE and self._needs_no_record(header):
                     self._frame(sender, header, Handed(header.step))
             case Kind.FEED_FROM:
-                life.inbox.fed_again(header.view, header.offset)
+                life.inbox.fed_again(header.view, header.step, header.offset)
                 driver.act(driver.participant.fed_from(header.view, header.step, header.offset, now))
             case Kind.IMAGE:
                 life.heard(now)
