@@ -39,7 +39,7 @@ async def trespass(job: Job, role: str, name: str, message: Message) -> None:
     """An authenticated peer says this, and waits to be hung up on."""
     run = job.directory.read()
     stream = await connect(
-        run.address,
+        run.addresses[0],
         job=run.spec.name,
         token=job.directory.token(),
         role=role,
@@ -56,7 +56,7 @@ async def trespass(job: Job, role: str, name: str, message: Message) -> None:
 async def with_another_token(job: Job) -> None:
     run = job.directory.read()
     await connect(
-        run.address,
+        run.addresses[0],
         job=run.spec.name,
         token=bytes(32),
         role="agent",
@@ -71,7 +71,7 @@ def test_they_are_turned_away_and_the_job_does_not_notice(start_job: Job) -> Non
         before = job.wait_for_all()
         pids = job.replica_pids()
         assert before.rejected == {}
-        address = job.directory.read().address
+        address = job.directory.read().addresses[0]
         for data in GARBAGE:
             knock(address, data)
         with contextlib.suppress(PeerRejected):
@@ -105,7 +105,7 @@ def test_a_crowd_at_the_door_keeps_nobody_out(start_job: Job) -> None:
     """More strangers than there are places, all silent: a replica that comes back still gets through."""
     with start_job(2) as job, contextlib.ExitStack() as crowd:
         job.wait_for_all()
-        address = parse_address(job.directory.read().address)
+        address = parse_address(job.directory.read().addresses[0])
         for _ in range(200):
             crowd.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
         job.kill(1)

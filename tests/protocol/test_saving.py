@@ -131,6 +131,15 @@ def test_a_refusal_that_comes_early_ends_the_save_when_it_is_decided() -> None:
     assert core.save is None
 
 
+def test_words_about_a_step_that_all_have_gone_back_behind_do_not_end_the_save_of_the_new_one() -> None:
+    """One that has not gone back yet repeats what it said of the old one (simulator, seed 606)."""
+    core = core_of(1, 0, 1)
+    core.go_back(0)
+    assert core.received(0, Unable(1, "somebody is gone", again=True), settled=False) == []
+    assert ends(core.decided(1, 1)) == []
+    assert core.save is not None
+
+
 def test_what_a_life_said_that_is_gone_does_not_count_when_its_step_is_done_again() -> None:
     """Only the gone one had completed the step; nobody says the word again."""
     core = core_of(1, 0, 1, 2)

@@ -289,7 +289,9 @@ class Participant:
                     done.append(action)
                     body = action.frame.body
                     waiting[:0] = (
-                        self.saves.received(action.frame.sender, body)
+                        self.saves.received(
+                            action.frame.sender, body, settled=self.steps.mode is not Mode.RECONCILING
+                        )
                         if isinstance(body, SaveBody)
                         else self.steps.received(action.frame.sender, cast(Body, body))
                     )

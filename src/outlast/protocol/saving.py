@@ -298,11 +298,13 @@ class SaveCore:
         self._saved = Saved(step, save.later)
         return [*_say(self._others, self._saved), Ended(save, True)]
 
-    def received(self, sender: int, body: SaveBody) -> list[SaveAction]:
-        """A frame of the present view from one of its members."""
+    def received(self, sender: int, body: SaveBody, *, settled: bool = True) -> list[SaveAction]:
+        """A frame of the present view from one of its members. Before it is `settled` from where they go on
+        nobody can be ahead: what sounds like it is about a step that others have gone back behind."""
         save = self.save
         if isinstance(body, Stripe | Unable) and body.step > self._decided:
-            self._early[sender] = body
+            if settled:
+                self._early[sender] = body
             return []
         if isinstance(body, Saved) and (save is None or sender not in save.writers):
             self._saved = body if body.step > self._saved.step else self._saved

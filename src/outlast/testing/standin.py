@@ -65,8 +65,9 @@ class StandIn:
         self._link.progress.close_job()
         self._link.progress.enter(Phase.DONE)
         self._say(f"done at step {self._step}")
-        self._tell_end("it has finished", finished=True)
+        # No view is told of behind that.
         self._link.close()
+        self._tell_end("it has finished", finished=True)
         self._events.close()
 
     def _tell_end(self, reason: str, *, finished: bool = False) -> None:
