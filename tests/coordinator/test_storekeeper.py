@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outlast.coordinator import storekeeper
 from outlast.coordinator.store.embedded import EmbeddedStore
 from outlast.coordinator.store.seam import Absent, ModifiedAt, Put
 from outlast.coordinator.storekeeper import LEADER, MEMBERSHIP, Storekeeper
@@ -22,7 +24,7 @@ from outlast.protocol.election import (
     WatchBroken,
     WatchProgress,
 )
-from outlast.protocol.views import JobSpec, Membership, View
+from outlast.protocol.views import JobSpec, Membership, Seat, Standing, View
 from patience import PATIENCE_S
 
 SPEC = JobSpec(name="job", replicas=2, shards=2)
@@ -169,5 +171,22 @@ def test_a_document_that_cannot_be_read_is_not_taken_for_none(value: bytes, tmp_
         assert await desk.ask(desk.keeper.commit, Commit(1, membership(1), 0, term)) == Refused(1)
         assert (await store.commit([ModifiedAt(MEMBERSHIP, 1)], [])).succeeded, "it is left as it was"
         assert LEADER in (await store.read("")).entries
+
+    on_a_store(tmp_path, work)
+
+
+def test_a_document_that_the_store_cannot_take_says_how_many_replicas_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storekeeper, "MAX_VALUE_BYTES", 1000)
+    seats = {number: Seat(replica=number, standing=Standing.LEARNER) for number in range(40)}
+
+    async def work(store: EmbeddedStore) -> None:
+        desk = Desk(store)
+        term = await desk.office()
+        answer = await desk.ask(desk.keeper.commit, Commit(1, Membership(spec=SPEC, seats=seats), 0, term))
+        assert isinstance(answer, NotStored)
+        assert re.search(r"about 40 replicas takes \d+ bytes.*a job can have about \d of them", answer.reason)
+        assert (await store.read("")).entries.keys() == {LEADER}
 
     on_a_store(tmp_path, work)

@@ -62,6 +62,12 @@ def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     yield from _etcd(tmp_path_factory, 3)
 
 
+@pytest.fixture
+def own_etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """Three members that nobody else needs, and that may be killed."""
+    yield from _etcd(tmp_path_factory, 3)
+
+
 def _etcd(folders: pytest.TempPathFactory, members: int) -> Iterator[Etcd]:
     need(etcd_server.missing())
     server = Etcd(folders.mktemp("etcd"), members)

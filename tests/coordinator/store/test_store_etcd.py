@@ -1,7 +1,7 @@
 """The etcd store where its cluster is in trouble, and where what it is given is wrong."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -16,18 +16,6 @@ from outlast.errors import Compacted, ConfigError, OutcomeUnknown, StoreError, S
 from servers import etcd as etcd_server
 from servers.etcd import Etcd
 from servers.fixtures import need
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Etcd]:
-    """Three members that nobody else needs."""
-    need(etcd_server.missing())
-    server = Etcd(tmp_path / "etcd", 3)
-    try:
-        server.wait()
-        yield server
-    finally:
-        server.stop()
 
 
 def run(server: Etcd, test: Callable[[EtcdStore], Awaitable[None]]) -> None:
@@ -65,35 +53,38 @@ async def count(store: EtcdStore, stop: asyncio.Event) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("fault", ["the leader is killed", "the leader is stopped", "a follower is stopped"])
-def test_nothing_is_lost_and_nothing_is_done_twice(cluster: Etcd, fault: str) -> None:
+def test_nothing_is_lost_and_nothing_is_done_twice(own_etcd_cluster: Etcd, fault: str) -> None:
     async def test(store: EtcdStore) -> None:
         await store.commit([Absent("count")], [Put("count", b"0")])
         stop = asyncio.Event()
+
+        async def reaches(number: int) -> bool:
+            return int((await store.read("count")).entries["count"].value) >= number
+
         counting = [asyncio.create_task(count(store, stop)) for _ in range(3)]
-        await asyncio.sleep(0.3)
-        leader = cluster.leader()
+        await wait_until(lambda: reaches(10))
+        leader = own_etcd_cluster.leader()
         assert leader >= 0
         if fault == "the leader is killed":
-            cluster.kill(leader)
+            own_etcd_cluster.kill(leader)
         else:
-            cluster.pause(leader if "leader" in fault else (leader + 1) % 3)
+            own_etcd_cluster.pause(leader if "leader" in fault else (leader + 1) % 3)
         before = int((await store.read("count")).entries["count"].value)
 
-        async def counted() -> bool:
-            return int((await store.read("count")).entries["count"].value) >= before + 50
-
-        await wait_until(counted)
+        await wait_until(lambda: reaches(before + 50))
         stop.set()
         outcomes = await asyncio.gather(*counting)
         sure, perhaps = (sum(each) for each in zip(*outcomes, strict=True))
         final = int((await store.read("count")).entries["count"].value)
         assert sure <= final <= sure + perhaps
 
-    run(cluster, test)
+    run(own_etcd_cluster, test)
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped"])
-def test_a_watch_whose_member_is_gone_breaks_and_goes_on_elsewhere(cluster: Etcd, fault: str) -> None:
+def test_a_watch_whose_member_is_gone_breaks_and_goes_on_elsewhere(
+    own_etcd_cluster: Etcd, fault: str
+) -> None:
     async def test(store: EtcdStore) -> None:
         seen: list[bytes | None] = []
         after = (await store.read("")).revision
@@ -123,11 +114,11 @@ def test_a_watch_whose_member_is_gone_breaks_and_goes_on_elsewhere(cluster: Etcd
             return bool(seen)
 
         await wait_until(saw)
-        member = cluster.ports.index(watched)
+        member = own_etcd_cluster.ports.index(watched)
         if fault == "killed":
-            cluster.kill(member)
+            own_etcd_cluster.kill(member)
         else:
-            cluster.pause(member)
+            own_etcd_cluster.pause(member)
         # Written through the others, perhaps at the second attempt.
         for value in (b"behind", b"end"):
             async with asyncio.timeout(DEADLINE_S):
@@ -141,7 +132,7 @@ def test_a_watch_whose_member_is_gone_breaks_and_goes_on_elsewhere(cluster: Etcd
         assert seen == [b"before", b"behind", b"end"]
         assert breaks >= 1
 
-    run(cluster, test)
+    run(own_etcd_cluster, test)
 
 
 def test_history_that_was_compacted_cannot_be_watched(etcd: Etcd) -> None:
@@ -156,18 +147,18 @@ def test_history_that_was_compacted_cannot_be_watched(etcd: Etcd) -> None:
 
 
 def test_without_a_majority_nothing_is_done_and_it_says_so(
-    cluster: Etcd, monkeypatch: pytest.MonkeyPatch
+    own_etcd_cluster: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway, "PATIENCE_S", 1.0)
 
     async def test(store: EtcdStore) -> None:
-        cluster.kill(0)
-        cluster.kill(1)
+        own_etcd_cluster.kill(0)
+        own_etcd_cluster.kill(1)
         with pytest.raises(StoreError, match=r"etcd at 127\.0\.0\.1"):
             await store.read("")
         with pytest.raises(StoreError):
             await store.commit([], [Put("a", b"")])
-        cluster.start(0)
+        own_etcd_cluster.start(0)
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
@@ -177,7 +168,7 @@ def test_without_a_majority_nothing_is_done_and_it_says_so(
                     await asyncio.sleep(0.1)
         assert (await store.read("a")).entries["a"].value == b"1"
 
-    run(cluster, test)
+    run(own_etcd_cluster, test)
 
 
 def test_a_cluster_without_space_says_what_to_do(tmp_path: Path) -> None:
