@@ -41,7 +41,11 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--run-id", default="", help=argparse.SUPPRESS)
     arguments.add_argument("--name", required=True, help="a name that no other agent of the job has")
     arguments.add_argument(
-        "--replicas", type=replica_list, required=True, metavar="0,1,…", help="the replicas to run here"
+        "--replicas",
+        type=replica_list,
+        default=(),
+        metavar="0,1,…",
+        help="the replicas to run here, if the coordinator does not say which",
     )
     arguments.add_argument(
         "--grace", type=float, default=10.0, metavar="S", help="seconds to leave in after SIGTERM (10)"

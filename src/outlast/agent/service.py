@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import random
+import secrets
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,11 +23,11 @@ from outlast.agent.output import Output
 from outlast.agent.process import Nursery, ReplicaProcess
 from outlast.agent.telling import Telling
 from outlast.agent.watch import ReplicaWatch, last_sample
-from outlast.errors import JobFailed, OutlastError, PeerRejected
+from outlast.errors import ConfigError, JobFailed, OutlastError, PeerRejected
 from outlast.kinship import ExitStatus, can_unnice, nursery_name
 from outlast.protocol.events import AnyEvent
 from outlast.protocol.finding import Finder
-from outlast.protocol.messages import Message
+from outlast.protocol.messages import Enlist, Message
 from outlast.protocol.restarts import Legacy, RestartPolicy
 from outlast.protocol.supervision import (
     AgentAction,
@@ -35,6 +36,7 @@ from outlast.protocol.supervision import (
     Exit,
     JobEnded,
     KillReplica,
+    NotTakenOn,
     Sample,
     StartReplica,
     TellCoordinator,
@@ -70,14 +72,14 @@ class AgentService:
         self,
         directory: RunDirectory,
         name: str,
-        replicas: tuple[int, ...],
+        replicas: tuple[int, ...] = (),
         *,
         grace_s: float,
         ended: Mapping[int, ExitStatus] | None = None,
         emit: Callable[[AnyEvent], None] = lambda _: None,
     ) -> None:
-        """`ended` are exits that an agent before this one has left untold. `emit` is told what happens, and
-        must not block."""
+        """Without `replicas`, the coordinator says which to run. `ended` are exits that an agent before this
+        one has left untold. `emit` is told what happens, and must not block."""
         self._directory = directory
         self._run = directory.read()
         self._token = directory.token()
@@ -85,13 +87,20 @@ class AgentService:
         self._home = directory.agent(name)
         self._ended = ended or {}
         self._grace_s = grace_s
+        make_below(self._home)
+        spec = self._run.spec
+        enlist = None
+        if spec.is_placed:
+            start, home = secrets.token_hex(8), machine_mark(self._home)
+            enlist = Enlist(agent=name, start=start, home=home, room=spec.per_machine)
         self._core = AgentCore(
             agent=name,
-            boot=next_boot(directory, name),
+            boot=next_boot(self._home) if enlist is None else 0,
             replicas=replicas,
             timing=self._timing,
             policy=RestartPolicy(),
             legacy=read_legacy(self._home),
+            enlist=enlist,
         )
         environment = self._environment()
         self._nursery = Nursery(
@@ -264,6 +273,9 @@ class AgentService:
                     self._narrate(action.replica, action.what)
                 case JobEnded():
                     self._over.set()
+                case NotTakenOn():
+                    self._failure = ConfigError(action.reason)
+                    self._over.set()
         self._end_when_settled()
 
     def _ask_to_leave(self, action: AskToLeave) -> None:
@@ -380,10 +392,18 @@ def exit_of(
     )
 
 
-def next_boot(directory: RunDirectory, name: str) -> int:
+def machine_mark(home: Path) -> str:
+    """What tells this machine from others that may have been given its name: drawn once, and kept."""
+    path = home / "mark"
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text()
+    mark = secrets.token_hex(8)
+    write_file(path, mark.encode(), durable=True)
+    return mark
+
+
+def next_boot(home: Path) -> int:
     """Count this start of the agent, durably, so that its processes are numbered after all earlier ones."""
-    home = directory.agent(name)
-    make_below(home)
     path = home / "boot"
     boot = int(path.read_text()) + 1 if path.exists() else 1
     write_file(path, str(boot).encode(), durable=True)

@@ -31,7 +31,7 @@ from outlast.protocol.coordinator import (
 from outlast.protocol.election import Campaign, Renew, Watch
 from outlast.protocol.events import AnyEvent, Leading
 from outlast.protocol.events import View as ViewAgreed
-from outlast.protocol.messages import Ask, Beat, Fetch, Message, NotLeading, Register, Report
+from outlast.protocol.messages import Ask, Beat, Enlist, Fetch, Message, NotLeading, Register, Report
 from outlast.protocol.minutes import minutes
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Membership
@@ -56,6 +56,7 @@ class CoordinatorService:
         token: bytes,
         store: Store,
         address: str,
+        allow_remote: bool = False,
         emit: Callable[[AnyEvent], None] = lambda _: None,
     ) -> None:
         """`address` is where others reach it, should it lead. `emit` is told what happens, and must not
@@ -67,6 +68,7 @@ class CoordinatorService:
         """The newest document that events were made of."""
         self._timing = timing
         self._token = token
+        self._allow_remote = allow_remote
         self._core = CoordinatorCore(spec, timing)
         self._keeper = Storekeeper(
             store, address, timing.lease_s, deliver=self._handle, on_damage=self._give_up
@@ -84,7 +86,12 @@ class CoordinatorService:
         self._broken = loop.create_future()
         self._perform(self._core.start(loop.time()))
         self._listener = await Listener.start(
-            where, job=self._spec.name, token=self._token, codec=CONTROL, on_stream=self._serve
+            where,
+            job=self._spec.name,
+            token=self._token,
+            codec=CONTROL,
+            on_stream=self._serve,
+            allow_remote=self._allow_remote,
         )
         ticking = loop.create_task(self._tick())
         try:
@@ -197,7 +204,7 @@ class CoordinatorService:
 
 def _may_say(role: str, name: str, message: Message) -> bool:
     match message:
-        case Beat():
+        case Beat() | Enlist():
             return role == "agent" and name == message.agent
         case Register() | Report():
             return role == "replica" and name == f"replica-{message.replica}"

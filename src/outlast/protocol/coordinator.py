@@ -27,7 +27,10 @@ from outlast.protocol.messages import (
     Beat,
     BeatAck,
     Check,
+    Declined,
     Ended,
+    Enlist,
+    Enlisted,
     Evicted,
     Fetch,
     Message,
@@ -160,6 +163,7 @@ class CoordinatorCore:
         self._senders: dict[int, Hashable] = {}
         self._told_anew = False
         self._barred: tuple[int, ...] = ()
+        self._places: dict[str, tuple[tuple[int, int], ...]] = {}
 
     @property
     def leading(self) -> bool:
@@ -209,6 +213,8 @@ class CoordinatorCore:
             starting=tuple(self.evidence.starting(self.membership)),
             replicas=self.membership.spec.replicas,
             silent=tuple(self.evidence.silent_agents(now)),
+            hosts=self.membership.hosts,
+            places=self.membership.places,
             needed=self.membership.needed,
             rejected=rejected,
             intents=self.membership.intents,
@@ -267,6 +273,8 @@ class CoordinatorCore:
         match event.message:
             case Beat() as beat:
                 return self._beat(event.sender, beat, now)
+            case Enlist() as enlist:
+                return self._enlist(event.sender, enlist, now)
             case Register() as register:
                 return self._register(event.sender, register, now)
             case Report() as report:
@@ -277,8 +285,11 @@ class CoordinatorCore:
 
     def _beat(self, sender: Hashable, beat: Beat, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None
-        self._told_anew |= self.evidence.note_beat(sender, beat, now)
         membership = self.membership
+        host = membership.hosts.get(beat.agent)
+        if host is not None and beat.boot < host.boot:
+            return [Send(sender, Declined(boot=beat.boot, reason=_superseded(beat.agent)))]
+        self._told_anew |= self.evidence.note_beat(sender, beat, now)
         void = [
             seat
             for pulse in beat.pulses
@@ -300,8 +311,26 @@ class CoordinatorCore:
                 for replica, agent in membership.adopted.items()
                 if agent == beat.agent
             ),
+            places=self._places.get(beat.agent, ()),
         )
         return [Send(sender, ack)]
+
+    def _enlist(self, sender: Hashable, enlist: Enlist, now: float) -> list[Action]:
+        assert self.membership is not None and self.evidence is not None
+        if not self.membership.spec.is_placed:
+            reason = "the agents of this job were started with it, and no others are taken on"
+            return [Send(sender, Declined(start=enlist.start, reason=reason))]
+        host = self.membership.hosts.get(enlist.agent)
+        if host is not None and host.start == enlist.start:
+            return [Send(sender, Enlisted(start=host.start, boot=host.boot))]
+        self.evidence.note_enlist(sender, enlist, now)
+        if not self.evidence.may_have_a_namesake(enlist, self.membership, now):
+            self._told_anew = True
+            return []
+        if self.evidence.has_a_namesake(enlist):
+            return [Send(sender, Declined(start=enlist.start, reason=_namesake(enlist.agent)))]
+        # It asks again, and by then the other one has been heard, or has been silent for long enough.
+        return []
 
     def _register(self, sender: Hashable, register: Register, now: float) -> list[Action]:
         assert self.membership is not None and self.evidence is not None
@@ -421,6 +450,8 @@ class CoordinatorCore:
         before, self.membership = self.membership, membership
         # Said with every beat, of which there are ten a second from each agent.
         self._barred = tuple(seat.replica for seat in membership.seats.values() if seat.barred)
+        if before is None or before.places is not membership.places:
+            self._places = membership.placed_by_agent()
         actions: list[Action] = []
         if before is None or before.view != membership.view:
             actions.append(Publish(ViewNews(view=membership.view)))
@@ -438,6 +469,10 @@ class CoordinatorCore:
                 seat = membership.seats.get(replica)
                 if seat is not None:
                     actions += self._welcome(sender, register, seat)
+            for sender, enlist in self.evidence.enlists.values():
+                host = membership.hosts.get(enlist.agent)
+                if host is not None and host.start == enlist.start:
+                    actions.append(Send(sender, Enlisted(start=host.start, boot=host.boot)))
             self.evidence.settle(membership)
         return actions
 
@@ -457,6 +492,17 @@ class CoordinatorCore:
 
     def _begin(self, commit: Commit) -> list[Action]:
         return [commit]
+
+
+def _namesake(agent: str) -> str:
+    return (
+        f"another machine of the name {agent} takes part in this job: give one of them another name with "
+        "--name, or stop the other one first"
+    )
+
+
+def _superseded(agent: str) -> str:
+    return f"{agent} was started again, here or on another machine, and that one takes part in its place"
 
 
 def _ack(report: Report, membership: Membership) -> ReportAck:

@@ -18,7 +18,17 @@ from outlast.protocol.complaints import Complaints
 from outlast.protocol.detector import BeatHistory
 from outlast.protocol.gaps import Gaps
 from outlast.protocol.hang import hung
-from outlast.protocol.messages import Beat, Departure, GaveUp, Message, Phase, Pulse, Register, Report
+from outlast.protocol.messages import (
+    Beat,
+    Departure,
+    Enlist,
+    GaveUp,
+    Message,
+    Phase,
+    Pulse,
+    Register,
+    Report,
+)
 from outlast.protocol.roster import Change, Removal
 from outlast.protocol.standstill import Standstill
 from outlast.protocol.timing import Timing
@@ -46,6 +56,9 @@ class Evidence:
         self._timing = timing
         self.agents: dict[str, AgentPicture] = {}
         self.registers: dict[int, tuple[Hashable, Register]] = {}
+        self.enlists: dict[str, tuple[Hashable, Enlist]] = {}
+        self._beats_before: dict[str, int] = {}
+        """How many beats of an agent were heard when another one asked to be taken on by that name."""
         self.reports: dict[int, Report] = {}
         self._report_heard_at: dict[int, float] = {}
         self._departures: dict[int, Departure] = {}
@@ -115,6 +128,28 @@ class Evidence:
         known = self.registers.get(register.replica)
         if known is None or _life(register) >= _life(known[1]):
             self.registers[register.replica] = (sender, register)
+
+    def note_enlist(self, sender: Hashable, enlist: Enlist, now: float) -> None:
+        self._hear(now)
+        known = self.enlists.get(enlist.agent)
+        if known is None or known[1].start != enlist.start:
+            picture = self.agents.get(enlist.agent)
+            self._beats_before[enlist.agent] = picture.beat.number if picture is not None else 0
+        self.enlists[enlist.agent] = (sender, enlist)
+
+    def may_have_a_namesake(self, enlist: Enlist, membership: Membership, now: float) -> bool:
+        """Whether another machine of that name may be taking part: there was not enough silence yet to say
+        that it is gone, or was set up anew."""
+        host, picture = membership.hosts.get(enlist.agent), self.agents.get(enlist.agent)
+        if host is None or host.home == enlist.home or enlist.agent in membership.left:
+            return False
+        since = self._took_office_at if picture is None else picture.history.heard_at
+        return now - since < self._timing.silent_at_most_s
+
+    def has_a_namesake(self, enlist: Enlist) -> bool:
+        """Whether the other one has been heard since this one asked."""
+        picture = self.agents.get(enlist.agent)
+        return picture is not None and picture.beat.number > self._beats_before[enlist.agent]
 
     def note_report(self, report: Report, now: float) -> bool:
         """Take a report of a present life; says whether it holds a new complaint."""
@@ -194,7 +229,18 @@ class Evidence:
             # One that leaves is still waited for by those who work in the view with it.
             if report.foundation is not None and membership.counts_on(seat):
                 change.foundations[replica] = report.foundation
-        change.left = {name for name, picture in self.agents.items() if picture.beat.leaving}
+        change.left = {
+            name
+            for name, picture in self.agents.items()
+            if picture.beat.leaving and _is_its_newest(picture.beat, membership)
+        }
+        change.enlists = {
+            name: enlist
+            for name, (_, enlist) in self.enlists.items()
+            if not self.may_have_a_namesake(enlist, membership, now)
+        }
+        if now >= self._trust_until:
+            change.lost = {name for name in membership.hosts if self._is_lost(name, now)}
         change.guardians = sorted(self.agents.keys() - set(self.silent_agents(now)))
         change.form_now = self._formed_long_enough(membership, now)
         return change
@@ -351,6 +397,11 @@ class Evidence:
             return now - self._took_office_at >= self._timing.silent_at_most_s
         return self._silent(picture.history, now)
 
+    def _is_lost(self, agent: str, now: float) -> bool:
+        picture = self.agents.get(agent)
+        since = self._took_office_at if picture is None else picture.history.heard_at
+        return now - since >= self._timing.lost_after_s
+
     def _silent(self, history: BeatHistory, now: float) -> bool:
         return history.suspect(now, self._timing.silent_at_least_s, self._timing.silent_at_most_s)
 
@@ -431,12 +482,22 @@ class Evidence:
         for replica, (_, register) in list(self.registers.items()):
             if not _new_life(register, membership.seats.get(replica)):
                 del self.registers[replica]
+        for name, (_, enlist) in list(self.enlists.items()):
+            host = membership.hosts.get(name)
+            if host is not None and host.start == enlist.start:
+                del self.enlists[name]
         for replica, report in list(self.reports.items()):
             seat = membership.seats.get(replica)
             heeded = seat is not None and self._watched(membership, seat)
             if seat is None or not heeded or seat.incarnation != report.incarnation:
                 del self.reports[replica]
                 self._complaints.forget(replica)
+
+
+def _is_its_newest(beat: Beat, membership: Membership) -> bool:
+    """Whether no later start of this agent has been agreed on."""
+    host = membership.hosts.get(beat.agent)
+    return host is None or beat.boot >= host.boot
 
 
 def outstanding(departure: Departure, membership: Membership) -> bool:

@@ -2,8 +2,9 @@
 
 Messages carry *state*, not deltas: a beat tells all that an agent knows of its processes, a report all that a
 replica has to say, and both are repeated. A message that is lost, doubled or late therefore does no harm;
-the next one says the same or more. Only two things wait for an answer and are repeated until it comes: a
-registration (answered by `Admitted`) and the news of an exit (answered in `BeatAck.noted`).
+the next one says the same or more. Only three things wait for an answer and are repeated until it comes: a
+registration (answered by `Admitted`), the news of an exit (answered in `BeatAck.noted`), and the wish of an
+agent to be taken on (answered by `Enlisted`).
 """
 
 from enum import IntEnum
@@ -11,7 +12,17 @@ from typing import Annotated
 
 import msgspec
 
-from outlast.protocol.views import SHARDS_MOST, Charge, Foundation, Intent, Outcome, Seat, View
+from outlast.protocol.views import (
+    SHARDS_MOST,
+    Charge,
+    Foundation,
+    Host,
+    Intent,
+    Outcome,
+    Place,
+    Seat,
+    View,
+)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -121,6 +132,36 @@ class BeatAck(Message, frozen=True, kw_only=True):
     adopted: tuple[tuple[int, int], ...] = ()
     """Replicas that are in this agent's care from now on, since their own is gone; each with the newest
     process that it has had."""
+    places: tuple[tuple[int, int], ...] = ()
+    """Where the leader says what runs where: all replicas that are in this agent's care, each with the number
+    of its place. It runs these, and no others."""
+
+
+class Enlist(Message, frozen=True, kw_only=True):
+    """An agent: I have been started, and want to be taken on. Repeated until there is an answer."""
+
+    agent: str
+    start: str
+    """Another one for each start, so that one that asks twice is given one number."""
+    home: str
+    """Another one for each machine, so that two of one name are told apart."""
+    room: int
+
+
+class Enlisted(Message, frozen=True, kw_only=True):
+    """The leader: you are taken on, and this is your number."""
+
+    start: str
+    boot: int
+
+
+class Declined(Message, frozen=True, kw_only=True):
+    """The leader: you are not taken on, or not any more."""
+
+    start: str = ""
+    boot: int = 0
+    """Who is meant: it has named one of these."""
+    reason: str
 
 
 class Register(Message, frozen=True, kw_only=True):
@@ -241,6 +282,9 @@ class Status(Message, frozen=True, kw_only=True):
     """How many were asked for; 0 if that is not known."""
     silent: tuple[str, ...] = ()
     """Agents that are not heard from."""
+    hosts: dict[str, Host] = {}
+    places: dict[int, Place] = {}
+    """Which machines take part, and what runs where."""
     rejected: dict[str, int] = {}
     """Peers that were turned away, by reason."""
     needed: int = 1
@@ -256,5 +300,17 @@ class Status(Message, frozen=True, kw_only=True):
     outcome: Outcome | None = None
 
 
-FROM_PEERS = (Beat, Register, Report, Fetch, Ask)
-FROM_COORDINATOR = (BeatAck, Admitted, ReportAck, ViewNews, NotLeading, Evicted, Check, Ended, Status)
+FROM_PEERS = (Beat, Enlist, Register, Report, Fetch, Ask)
+FROM_COORDINATOR = (
+    BeatAck,
+    Enlisted,
+    Declined,
+    Admitted,
+    ReportAck,
+    ViewNews,
+    NotLeading,
+    Evicted,
+    Check,
+    Ended,
+    Status,
+)

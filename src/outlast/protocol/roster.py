@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from outlast.protocol.assignment import assign, slices
-from outlast.protocol.messages import GaveUp, Register
+from outlast.protocol.messages import Enlist, GaveUp, Register
+from outlast.protocol.placing import placed
 from outlast.protocol.poison import remembered, verdict
 from outlast.protocol.views import (
     OFFENCES_MOST,
@@ -102,6 +103,10 @@ class Change:
     """Agents that go with their replicas."""
     guardians: list[str] = field(default_factory=list)
     """Agents that are heard from."""
+    enlists: dict[str, Enlist] = field(default_factory=dict)
+    """Agent → its wish to be taken on, if there is nothing against it."""
+    lost: set[str] = field(default_factory=set)
+    """Agents that have been silent for so long that nobody waits for their machines."""
     gave_up: GaveUp | None = None
     failures: dict[int, ShardFailure] = field(default_factory=dict)
     last_words: dict[int, str] = field(default_factory=dict)
@@ -131,6 +136,7 @@ def plan(membership: Membership, change: Change) -> Membership:
     membership = _intended(membership, change.intents)
     membership = _founded(membership, change.foundations)
     membership = _cared_for(membership, change)
+    membership = placed(membership, change)
     if not change.moves and not membership.closed:
         return membership
     draft = _Draft(membership)
@@ -205,7 +211,9 @@ def _founded(membership: Membership, wishes: dict[int, Foundation]) -> Membershi
 
 def _cared_for(membership: Membership, change: Change) -> Membership:
     """The chief whose agent has left is adopted by another one: all wait for what it has to do after the last
-    step, and have the state that it needs for that."""
+    step, and have the state that it needs for that. Where replicas are placed, that sees to it."""
+    if membership.spec.is_placed:
+        return membership
     left = tuple(sorted({*membership.left, *change.left}))
     if left != membership.left:
         membership = msgspec.structs.replace(membership, left=left)
@@ -457,8 +465,8 @@ class _Draft:
             self.departing = working = ()
         elif view.shards != self.base.view.shards:
             working = working or self.base.view.shards
-        return Membership(
-            spec=self.base.spec,
+        return msgspec.structs.replace(
+            self.base,
             view=view,
             seats=self.seats,
             active=self.active,
@@ -466,11 +474,7 @@ class _Draft:
             departing=self.departing,
             working_shards=working,
             failures=self.failures,
-            intents=self.base.intents,
-            foundation=self.base.foundation,
             charges=self.charges,
-            left=self.base.left,
-            adopted=self.base.adopted,
             closed=self.closed,
             outcome=self.outcome,
         )

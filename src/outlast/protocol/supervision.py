@@ -11,6 +11,9 @@ its status to speak for it.
 
 Processes are numbered in the order of their start, across restarts of the agent itself (its *boot*, which
 grows with each), so that late news of an old process can never be mistaken for news of a new one.
+
+Where machines join a job, an agent is taken on first (`Enlist`): it is given its boot, and then told with
+every answer which replicas are in its care. See `placing.py`.
 """
 
 from collections.abc import Mapping
@@ -21,8 +24,11 @@ from outlast.protocol.messages import (
     Beat,
     BeatAck,
     Check,
+    Declined,
     Departure,
     Ended,
+    Enlist,
+    Enlisted,
     Fetch,
     GaveUp,
     Message,
@@ -78,7 +84,14 @@ class JobEnded:
     outcome: Outcome
 
 
-AgentAction = StartReplica | KillReplica | AskToLeave | TellCoordinator | TellPeople | JobEnded
+@dataclass(frozen=True)
+class NotTakenOn:
+    """This agent has no part in the job, or not any more: end everything."""
+
+    reason: str
+
+
+AgentAction = StartReplica | KillReplica | AskToLeave | TellCoordinator | TellPeople | JobEnded | NotTakenOn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +153,8 @@ class _Life:
     """When it was last seen stopped."""
     killed: bool = False
     failing: bool = False
+    moved: bool = False
+    """Its replica was given another place, and it is to end."""
 
     @property
     def done(self) -> bool:
@@ -163,9 +178,16 @@ class AgentCore:
         timing: Timing,
         policy: RestartPolicy,
         legacy: Legacy | None = None,
+        enlist: Enlist | None = None,
     ) -> None:
-        """`legacy` is what an agent before this one has counted."""
+        """`legacy` is what an agent before this one has counted. One that has to `enlist` first is told its
+        boot and its replicas by the leader."""
         legacy = legacy or Legacy()
+        self._enlist = enlist
+        self._tallies = legacy.tallies
+        self._places: dict[int, int] = {}
+        self._untold: dict[int, tuple[Sample, Exit]] = {}
+        self._acked = 0
         self.agent = agent
         self.boot = boot
         self.view = View()
@@ -208,20 +230,24 @@ class AgentCore:
     def start(self, now: float, untold: Mapping[int, tuple[Sample, Exit]] | None = None) -> list[AgentAction]:
         """Begin. `untold` are the last lives under an agent before this one, as far as that one was stopped
         when they ended: they are judged as if they had ended here, so that work that is done stays done."""
-        actions: list[AgentAction] = []
-        for replica in self._counts:
-            if untold is None or replica not in untold:
-                actions += self._start(replica, now)
-                continue
-            sample, ending = untold[replica]
-            life = _Life(self._next_process(replica), now, self._furthest, joined=sample.joined)
-            life.sample, self._lives[replica] = sample, life
-            actions += self.exited(replica, life.process, ending, now)
-        return actions
+        self._untold = dict(untold or {})
+        if self._enlist is not None:
+            return self.beat(now)
+        return [action for replica in list(self._counts) for action in self._begin(replica, now)]
+
+    def _begin(self, replica: int, now: float) -> list[AgentAction]:
+        """Its first life here, or what is left to say of the last one under an agent before this one."""
+        if replica not in self._untold:
+            return self._start(replica, now)
+        sample, ending = self._untold.pop(replica)
+        life = _Life(self._next_process(replica), now, self._furthest, joined=sample.joined)
+        life.sample, self._lives[replica] = sample, life
+        return self.exited(replica, life.process, ending, now)
 
     def tick(self, now: float) -> list[AgentAction]:
         actions: list[AgentAction] = []
-        for replica in [replica for replica, at in self._start_at.items() if now >= at]:
+        due = [replica for replica, at in self._start_at.items() if now >= at]
+        for replica in due:
             del self._start_at[replica]
             actions += self._start(replica, now)
         actions += self._replace_evicted(now)
@@ -271,7 +297,11 @@ class AgentCore:
             shard=life.sample.shard if at_work else -1,
             last_words=ending.last_words[-LAST_WORDS_LIMIT:] if at_work else "",
         )
-        if not finished and not self.leaving and replica not in self._barred:
+        if life.moved:
+            if replica in self._counts and not self.leaving:
+                # It was taken away and given back meanwhile.
+                self._start_at[replica] = now
+        elif not finished and not self.leaving and replica not in self._barred:
             if (life.sample.ended or life.done) and (ending.own_fault or life.failing):
                 self._give_up_at_the_end(replica, life, ending)
             else:
@@ -301,6 +331,9 @@ class AgentCore:
                     elif life.evicted_at is None:
                         life.evicted_at = now
                 adopted = [action for one in message.adopted for action in self._adopt(*one, now)]
+                if self._enlist is not None and message.number > self._acked:
+                    self._acked = message.number
+                    adopted += self._take_care(dict(message.places), now)
                 if message.view > self.view.number:
                     return [*adopted, TellCoordinator(Fetch())]
                 return adopted
@@ -308,6 +341,12 @@ class AgentCore:
                 self.view = message.view
             case Check():
                 return self.beat(now)
+            case Enlisted() if self._enlist is not None and message.start == self._enlist.start:
+                if not self.boot:
+                    self.boot = message.boot
+                    return self.beat(now)
+            case Declined() if self._is_meant(message):
+                return [NotTakenOn(message.reason)]
             case Ended() if self.outcome is None:
                 self.outcome = message.outcome
                 self._start_at.clear()
@@ -315,9 +354,16 @@ class AgentCore:
                 return [JobEnded(message.outcome)]
         return []
 
+    def _is_meant(self, message: Declined) -> bool:
+        if self._enlist is None:
+            return False
+        return message.boot == self.boot if self.boot else message.start == self._enlist.start
+
     def beat(self, now: float) -> list[AgentAction]:
-        self._beats += 1
         self._beat_at = now
+        if not self.boot and self._enlist is not None:
+            return [TellCoordinator(self._enlist)]
+        self._beats += 1
         return [
             TellCoordinator(
                 Beat(
@@ -354,7 +400,8 @@ class AgentCore:
         )
 
     def _start(self, replica: int, now: float) -> list[AgentAction]:
-        again = self.boot > 1 or replica in self._started
+        before = self._furthest > 0 if self._enlist is not None else self.boot > 1
+        again = before or replica in self._started
         process = self._next_process(replica)
         self._lives[replica] = _Life(process, now, behind=self._furthest)
         return [StartReplica(replica, process, again)]
@@ -373,10 +420,32 @@ class AgentCore:
         words = f"is started by {self.agent}, since its own agent has left"
         return [TellPeople(replica, words), *self._start(replica, now)]
 
+    def _take_care(self, places: dict[int, int], now: float) -> list[AgentAction]:
+        """Run these, and no others."""
+        actions: list[AgentAction] = []
+        for replica in [replica for replica in self._counts if self._places[replica] != places.get(replica)]:
+            del self._counts[replica], self._places[replica]
+            self._start_at.pop(replica, None)
+            life = self._lives.get(replica)
+            if life is None:
+                continue
+            life.moved = True
+            if not life.killed:
+                life.killed = True
+                actions.append(KillReplica(replica, life.process, "is in the care of another machine now"))
+        for replica, place in places.items():
+            if replica in self._counts or self.leaving or self.outcome is not None:
+                continue
+            self._counts[replica] = RestartCount(self._policy, self._tallies.get(replica))
+            self._places[replica] = place
+            if replica not in self._lives:
+                actions += self._begin(replica, now)
+        return actions
+
     def _next_process(self, replica: int) -> int:
         self._serial += 1
         self._started.add(replica)
-        return process_number(self.boot, self._serial)
+        return process_number(max(self.boot, self._places.get(replica, 0)), self._serial)
 
     def _plan_restart(self, replica: int, life: _Life, ending: Exit, now: float) -> None:
         # Killing one that is failing only shortens its exit, which makes it no less its own failure.

@@ -70,6 +70,11 @@ class Timing:
         return self.detect_within_s * 3
 
     @property
+    def lost_after_s(self) -> float:
+        """The replicas of a machine that has been silent for this long are started elsewhere."""
+        return self.detect_within_s * 5
+
+    @property
     def stopped_for_s(self) -> float:
         """A replica that its agent sees stopped (SIGSTOP) for this long is evicted."""
         return self.detect_within_s / 2

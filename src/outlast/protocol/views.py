@@ -50,10 +50,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     shadows: int = 0
     """Learners that are never promoted, with the ids after the replicas': they write checkpoints, so that
     members do not have to."""
+    per_machine: int = 0
+    """How many of them a machine has room for; 0 where agents know from the start which they run."""
 
     @property
     def processes(self) -> int:
         return self.replicas + self.shadows
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is agreed on which replica runs where, rather than known from the start."""
+        return self.per_machine > 0
 
     def is_shadow(self, replica: int) -> bool:
         return replica >= self.replicas
@@ -187,6 +194,25 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
         return Member(self.replica, self.incarnation, self.address)
 
 
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that was taken on, and with it its machine."""
+
+    boot: int
+    start: str
+    """Which start of the agent this is, as it says itself."""
+    home: str
+    """Which machine it is, whatever its name: two may have been given the same one."""
+    room: int
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a replica is to run."""
+
+    agent: str
+    boot: int
+    """From the same counter as the boots of agents: nobody else numbers processes by it."""
+
+
 class ShardFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A process that failed by its own fault while it computed a shard."""
 
@@ -282,6 +308,11 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     adopted: dict[int, str] = {}
     """Replicas that another agent than their own cares for: the chief, if its agent has left before the chief
     had done what comes after the last step."""
+    boots: int = 0
+    """The newest number that was given to an agent or a place."""
+    hosts: dict[str, Host] = {}
+    """Agent → what is known of it, where agents have to be taken on."""
+    places: dict[int, Place] = {}
     closed: bool = False
     """Whether the chief's program has ended well after the last step: the others may end, too."""
     outcome: Outcome | None = None
@@ -296,6 +327,13 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     def needed(self) -> int:
         """How many members it takes to train; who has finished or is barred is not waited for."""
         return needed(self.spec, self.finished + barred(self.spec, self.seats.values()))
+
+    def placed_by_agent(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """The replicas in the care of each agent, each with the number of its place."""
+        placed: dict[str, tuple[tuple[int, int], ...]] = {}
+        for replica, place in sorted(self.places.items()):
+            placed[place.agent] = (*placed.get(place.agent, ()), (replica, place.boot))
+        return placed
 
     def counts_on(self, seat: Seat) -> bool:
         """Whether somebody may be waiting for this life: it is a member, or was one until a planned view."""

@@ -64,6 +64,7 @@ class Faults:
         self._exits = random.Random(f"exits-{sim.world.seed}")
         self._late = random.Random(f"late-{sim.world.seed}")
         self._haunts = random.Random(f"haunts-{sim.world.seed}")
+        self._losses = random.Random(f"losses-{sim.world.seed}")
 
     def schedule(self, until_s: float) -> None:
         chance = self._sim.world.chance
@@ -91,6 +92,9 @@ class Faults:
                 self._sim.world.after(self._warps.uniform(0.0, until_s), None, self._flip_a_buffer)
         if not self._sim.calm and self._sim.end_is_haunted:
             self._sim.world.after(0.0, None, self._haunt_the_end, self._haunts.randint(1, 6), until_s)
+        if not self._sim.calm and self._sim.spec.is_placed and self._losses.random() < 0.7:
+            for _ in range(self._losses.randint(1, 2)):
+                self._sim.world.after(self._losses.uniform(0.5, until_s), None, self._lose_machine)
         if not self._sim.calm and self._exits.random() < 0.15:
             for _ in range(self._exits.randint(1, 3)):
                 self._sim.world.after(self._exits.uniform(0.0, until_s), None, self._exit_early)
@@ -101,11 +105,11 @@ class Faults:
         for one, other in self._cuts:
             self._heal(one, other)
         sim.store.slow_until = 0.0
-        for replica in sim.replicas():
+        for replica in sim.everyone():
             replica.wrong_until = min(replica.wrong_until, sim.world.now)
         sim.on_claim = sim.on_hand_over = sim.on_manifest_sent = sim.on_beginning = None
         sim.mesh.on_send = sim.on_work = None
-        for node in [*sim.coordinators, *sim.agents, *sim.replicas()]:
+        for node in [*sim.coordinators, *sim.agents, *sim.everyone()]:
             sim.world.resume(node)
         self.step_in()
         for coordinator in sim.coordinators:
@@ -356,6 +360,26 @@ class Faults:
         seconds = self._sim.world.chance.uniform(0.1, 4.0)
         for node in _machine(agent):
             self._sleep(node, "sleeps with its machine", seconds)
+
+    def _lose_machine(self) -> None:
+        """A machine dies, or is cut off from all coordinators, for so long that its replicas are started
+        elsewhere; then it is there again, perhaps with those that were left behind on it."""
+        alive = [node for node in self._sim.agents if node.up]
+        if not alive:
+            return
+        agent, seconds = self._losses.choice(alive), self._losses.uniform(4.0, 9.0)
+        nodes, dies = _machine(agent), self._losses.random() < 0.5
+        if dies:
+            self._sim.world.note(agent.name, f"is lost with its machine for {seconds:.2f} s")
+            for replica in agent.running.values():
+                self._touch(replica, seconds, "is lost with its machine")
+            agent.crash()
+            self._sim.world.after(seconds, None, self._revive_agent, agent)
+            return
+        for node in nodes:
+            self._touch_wires(node, seconds, f"cannot reach any coordinator for {seconds:.2f} s")
+            for coordinator in self._sim.coordinators:
+                self._cut(node.name, coordinator.name, seconds, both_ways=True)
 
     def _kill_coordinator(self) -> None:
         coordinator = self._sim.world.chance.choice(self._sim.coordinators)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.protocol import coordinator as coord
 from outlast.protocol import election, supervision
-from outlast.protocol.messages import Message
+from outlast.protocol.messages import Enlist, Message
 from outlast.protocol.restarts import RestartPolicy
 from outlast.protocol.supervision import Exit
 from outlast.sim.calls import Caller
@@ -87,12 +87,17 @@ class AgentNode(Node):
         self.running: dict[int, ReplicaNode] = {}
 
     def _new_core(self) -> supervision.AgentCore:
+        spec, enlist = self._sim.spec, None
+        if spec.is_placed:
+            start = f"{self.name}/{self._boots}"
+            enlist = Enlist(agent=self.name, start=start, home=self.name, room=spec.per_machine)
         return self._sim.cast.agent(
             agent=self.name,
-            boot=self._boots,
-            replicas=self._replicas,
+            boot=self._boots if enlist is None else 0,
+            replicas=self._replicas if enlist is None else (),
             timing=self._sim.timing,
             policy=PATIENT,
+            enlist=enlist,
         )
 
     def _new_call(self) -> Caller:
@@ -147,6 +152,7 @@ class AgentNode(Node):
                     self._sim.world.boot(node)
                     self._sim.world.after(delay, node, node.begin)
                 case supervision.KillReplica():
+                    self._sim.world.note(self.name, f"kills replica {action.replica}: {action.reason}")
                     self.running[action.replica].kill("was killed by its agent")
                 case supervision.TellCoordinator():
                     self.call.tell(action.message)

@@ -29,7 +29,9 @@ LEAVES_WITHIN_S = 1.0
 
 class ReplicaNode(Node):
     def __init__(self, sim: Simulation, agent: AgentNode, replica: int, process: int) -> None:
-        super().__init__(f"replica-{replica}")
+        # Where replicas are moved, an earlier process may still be there, on a machine that is cut off.
+        where = f"@{agent.name}" if sim.spec.is_placed else ""
+        super().__init__(f"replica-{replica}{where}")
         self.sim = sim
         self.agent = agent
         self.replica = replica

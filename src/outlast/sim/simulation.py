@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from outlast.protocol import step_words as words
 from outlast.protocol.coordinator import CoordinatorCore
@@ -135,8 +138,13 @@ class Simulation:
         self.compare_every = random.Random(f"verify-{seed}").choice([0, 1, 3, 10])
         """After so many steps states are compared; 0 for a job that compares none."""
         self.store.on_commit = self.checkers.committed
-        self.coordinators = [CoordinatorNode(self, f"coordinator-{i}") for i in range(chance.randint(1, 3))]
-        machines = chance.randint(1, min(3, replicas))
+        coordinators, machines = chance.randint(1, 3), chance.randint(1, min(3, replicas))
+        # Drawn apart, too.
+        places = random.Random(f"places-{seed}")
+        if places.random() < 0.3:
+            room = math.ceil(self.spec.processes / machines) + places.choice([0, 1, self.spec.processes])
+            self.spec = msgspec.structs.replace(self.spec, per_machine=room)
+        self.coordinators = [CoordinatorNode(self, f"coordinator-{i}") for i in range(coordinators)]
         self.agents = [
             AgentNode(self, f"agent-{i}", tuple(range(i, self.spec.processes, machines)))
             for i in range(machines)
@@ -168,11 +176,26 @@ class Simulation:
         self.asked_to_leave: set[tuple[int, int]] = set()
         self._excused_until: dict[tuple[int, int], float] = {}
 
-    def replicas(self) -> list[ReplicaNode]:
+    def everyone(self) -> list[ReplicaNode]:
+        """All processes of replicas, with those that were left behind on a machine when others were started
+        elsewhere in their place."""
         return [node for agent in self.agents for node in agent.running.values()]
 
+    def replicas(self) -> list[ReplicaNode]:
+        """The newest process of each replica."""
+        if not self.spec.is_placed:
+            return self.everyone()
+        newest: dict[int, ReplicaNode] = {}
+        for node in self.everyone():
+            known = newest.get(node.replica)
+            if known is None or node.process > known.process:
+                newest[node.replica] = node
+        return list(newest.values())
+
     def replica_node(self, replica: int) -> ReplicaNode | None:
-        return self.agents[replica % len(self.agents)].running.get(replica)
+        if not self.spec.is_placed:
+            return self.agents[replica % len(self.agents)].running.get(replica)
+        return next((node for node in self.replicas() if node.replica == replica), None)
 
     def excuse(self, replica: int, process: int, until: float) -> None:
         key = (replica, process)
