@@ -196,12 +196,12 @@ def test_a_listener_that_is_not_the_wanted_life_is_never_connected(
 def test_dialling_goes_on_until_somebody_listens() -> None:
     with party(5) as all_, socket.socket() as place:
         place.bind(("127.0.0.1", 0))
-        address = format_address(place.getsockname())
+        address, port = format_address(place.getsockname()), place.getsockname()[1]
         mesh, sink = all_.meshes[5], all_.sinks[5]
         mesh.peers([Member(1, 1, address)])
         eventually(lambda: mesh._door._dials and mesh._door._dials[1, 1]._pause_s > 0.1)
         place.close()
-        other, _ = all_.add(1, listen=address)
+        other, _ = all_.add(1, ports=(port, port))
         other.peers([Member(5, 1)])
         sink.until_news("connected", 1)
 

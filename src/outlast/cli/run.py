@@ -2,25 +2,18 @@
 
 import argparse
 import ast
-import asyncio
-import contextlib
 import difflib
-import os
 import re
-import resource
 import shlex
-import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from outlast.coordinator.store.etcd import EtcdStore
-from outlast.errors import OutlastError, ScriptNotFound, UsageError
-from outlast.run.display import Display
+from outlast.cli.launching import launch
+from outlast.cli.machines import add_ticket_options, check_machines, with_ticket
+from outlast.errors import ScriptNotFound, UsageError
 from outlast.run.home import home
-from outlast.run.launcher import Launcher, Options
-from outlast.run.live import LiveDisplay
-from outlast.run.plain import PlainDisplay
+from outlast.run.launcher import Options
 
 WORTH_PRELOADING = ("torch",)
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
@@ -37,7 +30,7 @@ def main(argv: list[str]) -> int:
     _check(options)
     program, source = _locate(program)
     preload = options.preload.split(",") if options.preload is not None else preloads(source)
-    launch = Options(
+    prepared = Options(
         argv=tuple(program),
         replicas=options.replicas,
         base=home(),
@@ -47,50 +40,14 @@ def main(argv: list[str]) -> int:
         shadows=int(options.shadow),
         agents=options.agents,
         address=options.listen,
-        coordinators=options.coordinators,
+        coordinators=int(options.coordinators or 1) if options.ticket is None else 1,
         store=options.store.rstrip("/"),
         detect_within_s=options.detect_within,
         threads=options.threads,
         preload=tuple(module for module in preload if module),
         grace_s=options.grace,
     )
-    display: Display = LiveDisplay() if _draws() and not options.plain else PlainDisplay()
-    _raise_open_files()
-    code = OutlastError.exit_code
-    try:
-        code = asyncio.run(_run(launch, display))
-    except OutlastError as error:
-        code = error.exit_code
-        raise
-    finally:
-        # What is left to do takes no longer than anybody can wait, and ends with this code in any case.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if not display.close():
-            # The terminal takes nothing more, and an orderly exit would wait for it to.
-            os._exit(code)
-    return code
-
-
-async def _run(launch: Options, display: Display) -> int:
-    if launch.store:
-        # What is wrong with it is better known before anything has begun.
-        store = await EtcdStore.open(launch.store)
-        await store.close()
-        if store.warning:
-            display.say(store.warning)
-    return await Launcher(launch, display).run()
-
-
-def _draws() -> bool:
-    """Whether our output goes to a terminal on which lines can be drawn anew."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-
-
-def _raise_open_files() -> None:
-    """Agents need a few descriptors per replica; the soft limit is often far below what is allowed."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return launch(with_ticket(prepared, options, source), plain=options.plain)
 
 
 def _here() -> Path:
@@ -151,10 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--coordinators",
-        type=int,
-        default=1,
-        metavar="K",
-        help="how many coordinators, of which one leads; several need --store (1)",
+        metavar="K|HOST,…",
+        help="how many coordinators, of which one leads; several need --store (1). With --ticket: the "
+        "machines that are to run one, with a port if it is not 7700 (this one)",
     )
     parser.add_argument(
         "--store",
@@ -162,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="etcd://HOST:PORT,…/PREFIX",
         help="an etcd cluster that keeps what is agreed on (the run's directory)",
     )
+    add_ticket_options(parser)
     parser.add_argument("--plain", action="store_true", help="plain lines even in a terminal")
     return parser
 
@@ -203,7 +160,6 @@ def _check(options: argparse.Namespace) -> None:
     for name, value, least in (
         ("-n", options.replicas, 1),
         ("--agents", options.agents, 1),
-        ("--coordinators", options.coordinators, 1),
         ("--threads", options.threads, 1),
         ("--shards", options.shards, 1),
     ):
@@ -213,11 +169,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--grace is {options.grace}; use a number of seconds, 0 or more")
     if any(not _is_text(word) for word in options.program):
         raise UsageError("the script and its arguments must be valid text in this locale's encoding")
-    if options.coordinators > 1 and not options.store:
-        raise UsageError(
-            f"--coordinators is {options.coordinators}, but several of them need a store that they share: "
-            "--store etcd://HOST:PORT/PREFIX"
-        )
+    check_machines(options)
     if options.agents > options.replicas:
         raise UsageError(
             f"--agents is {options.agents}, more than the {options.replicas} replicas they would run"

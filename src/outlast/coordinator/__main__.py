@@ -49,6 +49,7 @@ async def serve(directory: RunDirectory, index: int, listen_fd: int | None, even
             token=directory.token(),
             store=store,
             address=address,
+            allow_remote=run.insecure,
             emit=events.emit,
         )
         serving = asyncio.ensure_future(

@@ -126,7 +126,7 @@ class Storekeeper:
         snapshot = await self._store.read("")
         leader = snapshot.entries.get(LEADER)
         term = leader.created if leader is not None else 0
-        return Loaded(_membership(snapshot), _revision(snapshot), term, proven=self._store.reads_newest)
+        return Loaded(agreed(snapshot), _revision(snapshot), term, proven=self._store.reads_newest)
 
     async def _commit(self, commit: Commit) -> Committed | Refused | Unknown | NotStored:
         at = commit.revision
@@ -176,7 +176,8 @@ def _revision(snapshot: Snapshot) -> int:
     return entry.modified if entry is not None else 0
 
 
-def _membership(snapshot: Snapshot) -> Membership | None:
+def agreed(snapshot: Snapshot) -> Membership | None:
+    """The membership in a snapshot of the store; None if nothing has been agreed on yet."""
     entry = snapshot.entries.get(MEMBERSHIP)
     if entry is None:
         return None

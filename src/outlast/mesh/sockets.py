@@ -11,7 +11,7 @@ import socket
 import threading
 import weakref
 
-from outlast.wire.address import listen, parse_address, tune
+from outlast.wire.address import listen_within, parse_address, tune
 
 BUFFER_BYTES = 4 << 20
 """Of each socket, in each direction; the kernel may give less."""
@@ -27,9 +27,9 @@ class Sockets:
     def __init__(self) -> None:
         self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
-    def listen(self, address: str, *, allow_remote: bool) -> socket.socket:
+    def listen(self, host: str, ports: tuple[int, int], *, allow_remote: bool) -> socket.socket:
         with _birth:
-            sock = listen(address, allow_remote=allow_remote)
+            sock = listen_within(host, ports, allow_remote=allow_remote)
             self._made.add(sock)
         _widen(sock)
         sock.setblocking(False)

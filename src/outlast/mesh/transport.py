@@ -36,7 +36,7 @@ from outlast.mesh.sockets import Sockets
 from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
-from outlast.wire.address import format_address
+from outlast.wire.address import join_address
 from outlast.wire.handshake import ListenerHandshake
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,9 @@ class Mesh:
         token: bytes,
         replica: int,
         sink: Sink,
-        listen: str = "127.0.0.1:0",
+        bind: str = "127.0.0.1",
+        ports: tuple[int, int] = (0, 0),
+        advertise: str = "",
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
         scratch_bytes: int = SCRATCH_BYTES,
@@ -77,8 +79,9 @@ class Mesh:
         self._max_queued_bytes = max_queued_bytes
         self._scratch = memoryview(bytearray(scratch_bytes))
         self._sockets = Sockets()
-        self._listener = self._sockets.listen(listen, allow_remote=allow_remote)
-        self.address = format_address(self._listener.getsockname())
+        self._listener = self._sockets.listen(bind, ports, allow_remote=allow_remote)
+        host, port = self._listener.getsockname()[:2]
+        self.address = join_address(advertise or host, port)
         self._poller = Poller()
         self._door = Door(self._listener, sockets=self._sockets, poller=self._poller, admit=self._admit)
         self._thread: threading.Thread | None = None

@@ -14,9 +14,10 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from outlast.errors import (
     AddressInUse,
@@ -39,7 +40,8 @@ from outlast.run import ended
 from outlast.run.children import Child
 from outlast.run.display import Display
 from outlast.run.farewell import farewell
-from outlast.run.home import fresh_name, started_at
+from outlast.run.home import alive, fresh_name, started_at
+from outlast.run.machine import Machine
 from outlast.run.observer import watch
 from outlast.run.remains import remains
 from outlast.run.repeats import Repeats
@@ -57,6 +59,7 @@ HEAR_WITHIN_S = 10.0
 """How long the news that the agents have may take to reach us, if the coordinator must start again first."""
 HOLD_S = 0.5
 """How long the lines of a traceback are held back for the rest of it to come."""
+ASK_STORE_EVERY_S = 4.0
 END_WITHIN_S = 5.0
 """How long the coordinator and what is left of the agents have to end before they are killed."""
 
@@ -92,12 +95,22 @@ class Options:
     preload: tuple[str, ...] = ()
     grace_s: float = 10.0
     working_directory: str = field(default_factory=os.getcwd)
+    machine: Machine | None = None
+    """This machine's part, if the job is on several."""
 
 
 class Launcher:
-    def __init__(self, options: Options, display: Display) -> None:
+    def __init__(
+        self,
+        options: Options,
+        display: Display,
+        outcome_of: Callable[[str], Awaitable[Outcome | None]] | None = None,
+    ) -> None:
+        """`outcome_of` asks the store at this address itself how the job ended."""
         self._options = options
         self._display = display
+        self._outcome_of = outcome_of
+        self._heard_at = time.monotonic()
         self._outcome: Outcome | None = None
         self._interrupts = 0
         self._exit_code: int | None = None
@@ -115,21 +128,19 @@ class Launcher:
 
     async def run(self) -> int:
         """Run the job to its end; the exit code says how it ended."""
-        options = self._options
-        spec = JobSpec(
-            name=self._name,
-            replicas=options.replicas,
-            shards=options.shards or options.replicas,
-            min_replicas=options.min_replicas,
-            shadows=options.shadows,
-        )
+        machine, spec = self._options.machine, self._spec()
         spec.validate()
         with contextlib.ExitStack() as stack:
-            # Several cannot have one port: only the first has the one that was asked for.
-            host = options.address.rpartition(":")[0]
-            where = [options.address, *[f"{host}:0"] * (options.coordinators - 1)]
-            sockets = [stack.enter_context(listen(address)) for address in where]
-            directory = self._prepare(spec, sockets)
+            sockets = {
+                index: stack.enter_context(
+                    listen(address, allow_remote=machine is not None and machine.ticket.insecure)
+                )
+                for index, address in self._listens_on().items()
+            }
+            if machine is None:
+                directory = self._prepare(spec, list(sockets.values()))
+            else:
+                directory = self._join(machine)
             with directory.held(), open_events(directory, "launcher") as self._events:
                 self._emit(
                     events.Begun(
@@ -141,6 +152,62 @@ class Launcher:
                     )
                 )
                 return await self._supervise(directory, sockets)
+
+    def _spec(self) -> JobSpec:
+        options = self._options
+        if options.machine is not None:
+            return options.machine.ticket.spec
+        return JobSpec(
+            name=self._name,
+            replicas=options.replicas,
+            shards=options.shards or options.replicas,
+            min_replicas=options.min_replicas,
+            shadows=options.shadows,
+        )
+
+    def _listens_on(self) -> dict[int, str]:
+        """Where the coordinators that run here listen, each with its number."""
+        options = self._options
+        if options.machine is not None:
+            own = options.machine.coordinator
+            return {} if own is None else {own: options.machine.listens_on()}
+        # Several cannot have one port: only the first has the one that was asked for.
+        host = options.address.rpartition(":")[0]
+        return dict(enumerate([options.address, *[f"{host}:0"] * (options.coordinators - 1)]))
+
+    def _join(self, machine: Machine) -> RunDirectory:
+        """A directory of this machine's own, or the one that it had when it took part before."""
+        ticket = machine.ticket
+        run = RunFile(
+            spec=ticket.spec,
+            addresses=ticket.coordinators,
+            store=ticket.store,
+            argv=ticket.argv,
+            working_directory=ticket.working_directory,
+            preload=ticket.preload,
+            threads=ticket.threads,
+            detect_within_s=ticket.detect_within_s,
+            reach=machine.reach,
+            insecure=ticket.insecure,
+            launcher_pid=os.getpid(),
+            launcher_started=started_at(os.getpid()),
+        )
+        directory = RunDirectory(self._options.base / "runs" / ticket.spec.name)
+        if not (directory.path / "run.json").exists():
+            self._create(directory, run, ticket.secret)
+            return directory
+        if directory.token() != ticket.secret:
+            raise UsageError(
+                f"{directory.path} is of another job of that name: remove it with `outlast runs prune`, or "
+                f"give the job another --name"
+            )
+        before = directory.read()
+        if alive(before):
+            raise UsageError(
+                f"this machine takes part in {ticket.spec.name} already (process {before.launcher_pid})"
+            )
+        directory.renew(run)
+        return directory
 
     def _prepare(self, spec: JobSpec, sockets: list[socket.socket]) -> RunDirectory:
         options = self._options
@@ -159,11 +226,15 @@ class Launcher:
         )
         run.timing()  # Refuses what cannot work before anything is written.
         directory = RunDirectory(options.base / "runs" / spec.name)
+        self._create(directory, run)
+        return directory
+
+    def _create(self, directory: RunDirectory, run: RunFile, token: bytes | None = None) -> None:
         try:
-            directory.create(run)
+            directory.create(run, token)
         except FileExistsError:
             raise UsageError(
-                f"there is a run {spec.name!r} already, in {directory.path}: choose another --name"
+                f"there is a run {run.spec.name!r} already, in {directory.path}: choose another --name"
             ) from None
         except (OSError, ConfigError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
@@ -174,11 +245,11 @@ class Launcher:
             raise (StoreFull if full else StoreError)(
                 f"the run directory {directory.path} cannot be written ({cause.strerror}): {advice}"
             ) from None
-        return directory
 
-    async def _supervise(self, directory: RunDirectory, sockets: list[socket.socket]) -> int:
+    async def _supervise(self, directory: RunDirectory, sockets: dict[int, socket.socket]) -> int:
         loop = asyncio.get_running_loop()
-        coordinators = [self._coordinator(directory, index, sock) for index, sock in enumerate(sockets)]
+        machine = self._options.machine
+        coordinators = [self._coordinator(directory, index, sock) for index, sock in sockets.items()]
         agents = [self._agent(directory, index) for index in range(self._options.agents)]
         self._children, self._agents = [*coordinators, *agents], agents
         # Before the first word: whoever reads it may answer with a signal.
@@ -192,12 +263,17 @@ class Launcher:
         deciding: list[asyncio.Future[int]] = [asyncio.ensure_future(one.run()) for one in coordinators]
         working: list[asyncio.Future[int]] = [asyncio.ensure_future(agent.run()) for agent in agents]
         observing = asyncio.ensure_future(self._observe(directory))
+        asking: asyncio.Future[None] = loop.create_future()
+        if machine is not None:
+            asking = asyncio.ensure_future(self._hear_from_store(directory))
         try:
-            while not all(one.done() for one in deciding) and not all(agent.done() for agent in working):
-                pending = [future for future in [*deciding, *working] if not future.done()]
-                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            if all(one.done() for one in deciding):
-                await self._without_coordinators(deciding[0].result(), working)
+            while not all(agent.done() for agent in working) and not asking.done():
+                # Those of a job on several machines may go on elsewhere.
+                if machine is None and all(one.done() for one in deciding):
+                    await self._without_coordinators(deciding[0].result(), working)
+                    break
+                pending: list[asyncio.Future[Any]] = [one for one in [*deciding, *working] if not one.done()]
+                await asyncio.wait([*pending, asking], return_when=asyncio.FIRST_COMPLETED)
             statuses = [agent.result() for agent in working if agent.done()]
             left = all(code == _AGENT_LEFT for code in statuses)
             if self._exit_code is None and not left and all(code in _AGENT_ENDS for code in statuses):
@@ -205,6 +281,7 @@ class Launcher:
                 await asyncio.wait([asyncio.ensure_future(self._ended.wait())], timeout=HEAR_WITHIN_S)
         finally:
             observing.cancel()
+            asking.cancel()
             for child in self._children:
                 child.signal(signal.SIGKILL if child in agents else signal.SIGTERM)
             await asyncio.wait([*deciding, *working], timeout=END_WITHIN_S)
@@ -217,7 +294,7 @@ class Launcher:
                 if ending.done() and not ending.exception() and ending.result() not in _AGENT_ENDS:
                     cause = ExitStatus.of(ending.result()).describe()
                     self._emit(events.Died(who=agent.name, cause=cause))
-        return self._conclude(directory, coordinators[0], agents, statuses)
+        return self._conclude(directory, coordinators, agents, statuses)
 
     def _tell_restart(self, who: str, status: int) -> None:
         cause = ExitStatus.of(status).describe()
@@ -248,11 +325,13 @@ class Launcher:
         )
 
     def _agent(self, directory: RunDirectory, index: int) -> Child:
-        mine = range(index, self._options.replicas + self._options.shadows, self._options.agents)
+        machine = self._options.machine
+        name = f"agent-{index}" if machine is None else machine.name
         arguments = ["--run", str(directory.path), "--run-id", directory.identity]
-        arguments += ["--name", f"agent-{index}"]
-        arguments += ["--replicas", ",".join(map(str, mine)), "--grace", str(self._options.grace_s)]
-        name = f"agent-{index}"
+        arguments += ["--name", name, "--grace", str(self._options.grace_s)]
+        if machine is None:
+            mine = range(index, self._options.replicas + self._options.shadows, self._options.agents)
+            arguments += ["--replicas", ",".join(map(str, mine))]
         return Child(
             name,
             "outlast.agent",
@@ -266,6 +345,7 @@ class Launcher:
 
     async def _observe(self, directory: RunDirectory) -> None:
         async for message in watch(directory, "launcher", ASK_EVERY_S):
+            self._heard_at = time.monotonic()
             match message:
                 case ViewNews():
                     self._hear_view(message.view)
@@ -279,6 +359,18 @@ class Launcher:
                     self._hear_outcome(message.outcome)
                 case Ended():
                     self._hear_outcome(message.outcome)
+
+    async def _hear_from_store(self, directory: RunDirectory) -> None:
+        """Returns when the store says that the job is over, where no coordinator is left to say so: those on
+        other machines end with the job, and this one may have been cut off just then."""
+        store = directory.read().store
+        while True:
+            await asyncio.sleep(ASK_STORE_EVERY_S)
+            if self._outcome_of is not None and time.monotonic() - self._heard_at >= ASK_STORE_EVERY_S:
+                with contextlib.suppress(OSError, OutlastError):
+                    if (outcome := await self._outcome_of(store)) is not None:
+                        self._hear_outcome(outcome)
+                        return
 
     def _hear_view(self, view: View) -> None:
         if view.number > self._newest_view:
@@ -339,7 +431,7 @@ class Launcher:
         await asyncio.wait(working, timeout=self._options.grace_s)
 
     def _conclude(
-        self, directory: RunDirectory, coordinator: Child, agents: list[Child], statuses: list[int]
+        self, directory: RunDirectory, coordinators: list[Child], agents: list[Child], statuses: list[int]
     ) -> int:
         outcome, code = self._outcome, self._exit_code
         if outcome is not None and code is None:
@@ -349,12 +441,14 @@ class Launcher:
             return self._end(directory, "failed", JobFailed.exit_code, outcome.reason, outcome.replica)
         if code in (INTERRUPTED, TERMINATED):
             return self._end(directory, "stopped", code)
-        error = self._what_is_wrong(coordinator, agents, statuses)
+        error = self._what_is_wrong(coordinators, agents, statuses)
         return self._end(directory, "failed", error.exit_code, str(error))
 
-    def _what_is_wrong(self, coordinator: Child, agents: list[Child], statuses: list[int]) -> OutlastError:
+    def _what_is_wrong(
+        self, coordinators: list[Child], agents: list[Child], statuses: list[int]
+    ) -> OutlastError:
         if self._exit_code is not None:
-            return _Reported(self._exit_code, f"the coordinator cannot go on: {coordinator.last_line()}")
+            return _Reported(self._exit_code, f"the coordinator cannot go on: {coordinators[0].last_line()}")
         for agent, status in zip(agents, statuses, strict=True):
             if status not in (0, _AGENT_LEFT):
                 # One that was killed too often has a signal for a status, which is no exit code.

@@ -423,11 +423,16 @@ def assemble(
     else:
         assert run is not None
         sink = Sink()
+        described = run.read()
         mesh = Mesh(
-            job=run.read().spec.name,
+            job=described.spec.name,
             token=run.token(),
             replica=given.replica,
             sink=sink,
+            bind=described.reach.bind,
+            ports=described.reach.ports,
+            advertise=described.reach.advertise,
+            allow_remote=described.insecure,
             max_queued_bytes=_queue_bytes(training, layout),
         )
         link = Link(given, address=mesh.address, shards=wish)

@@ -70,6 +70,23 @@ def listen(address: str, *, allow_remote: bool = False) -> socket.socket:
     return sock
 
 
+def listen_within(host: str, ports: tuple[int, int], *, allow_remote: bool = False) -> socket.socket:
+    """A listening socket on the first free port of a range; (0, 0) lets the system choose one."""
+    first, last = ports
+    for port in range(first, last + 1):
+        try:
+            return listen(join_address(host, port), allow_remote=allow_remote)
+        except AddressInUse:
+            continue
+    raise AddressInUse(
+        f"all ports from {first} to {last} of {host} are in use: each replica needs one of its own"
+    )
+
+
+def join_address(host: str, port: int) -> str:
+    return format_address((host, port))
+
+
 def check_interface(sockaddr: Any, *, allow_remote: bool) -> None:
     """Refuse to be reachable from elsewhere by accident. Also for sockets that somebody else has opened."""
     if not isinstance(sockaddr, tuple):
@@ -77,7 +94,7 @@ def check_interface(sockaddr: Any, *, allow_remote: bool) -> None:
     if not allow_remote and not is_loopback(sockaddr):
         raise ConfigError(
             f"{format_address(sockaddr)} can be reached from other machines, and messages are not encrypted: "
-            "listen on 127.0.0.1, since nothing protects this port from others on the network yet"
+            "listen on 127.0.0.1, or say with --insecure that everybody on that network is trusted"
         )
 
 

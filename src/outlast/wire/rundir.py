@@ -1,4 +1,5 @@
-"""The run directory: what the launcher, the coordinator and the agents of one job share on a machine.
+"""The run directory: what the launcher, the coordinator and the agents of one job share on a machine. A job
+on several machines has one on each.
 
     run.json        what was asked for, and where the coordinator listens (written once, before anyone starts)
     token           the job's secret, readable by its owner alone
@@ -34,6 +35,20 @@ OWN_PARTS = 3
 """The home of all runs, the runs in it, and the run: of its path, these are ours."""
 
 
+class Reach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where processes of this machine listen, and where others reach them."""
+
+    bind: str = "127.0.0.1"
+    advertise: str = ""
+    """What others are told; the same as `bind` if nothing else is said."""
+    ports: tuple[int, int] = (0, 0)
+    """From which range replicas take theirs; any."""
+
+    @property
+    def known_as(self) -> str:
+        return self.advertise or self.bind
+
+
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The contents of run.json."""
 
@@ -51,6 +66,9 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     threads: int = 1
     """Intra-op threads of each replica; fixed, because results depend on it."""
     detect_within_s: float = 1.0
+    reach: Reach = Reach()
+    insecure: bool = False
+    """Whether messages may leave this machine in the clear."""
     launcher_pid: int = 0
     launcher_started: int = 0
     """When that process started, in the kernel's ticks: a number alone may become somebody else's."""
@@ -87,14 +105,22 @@ class RunDirectory:
     def name(self) -> str:
         return self.path.name
 
-    def create(self, run: RunFile) -> bytes:
-        """Make the directory with a fresh token, which is returned."""
+    def create(self, run: RunFile, token: bytes | None = None) -> bytes:
+        """Make the directory with a fresh token, or the one that the job has; it is returned."""
         private.make_directory(self.path, own=OWN_PARTS)
         with self.held() as fd:
-            token = create_token(self.token_file)
-            encoded = msgspec.json.format(msgspec.json.encode(run), indent=2)
-            private.write_file(self.path / "run.json", encoded + b"\n", directory_fd=fd)
+            token = create_token(self.token_file, token)
+            self._write(run, fd)
         return token
+
+    def renew(self, run: RunFile) -> None:
+        """Of a machine that takes part in its job once more: say how, this time."""
+        with self.held() as fd:
+            self._write(run, fd)
+
+    def _write(self, run: RunFile, fd: int) -> None:
+        encoded = msgspec.json.format(msgspec.json.encode(run), indent=2)
+        private.write_file(self.path / "run.json", encoded + b"\n", directory_fd=fd)
 
     @contextmanager
     def held(self) -> Iterator[int]:

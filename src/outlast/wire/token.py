@@ -21,10 +21,10 @@ TOKEN_BYTES = 32
 _HEX = re.compile(rb"[0-9a-f]{%d}\n?" % (2 * TOKEN_BYTES))
 
 
-def create_token(path: Path) -> bytes:
-    """Write a new token to `path` and return it. An existing file is never replaced: processes of a running
-    job may have read it."""
-    token = secrets.token_bytes(TOKEN_BYTES)
+def create_token(path: Path, token: bytes | None = None) -> bytes:
+    """Write a new token to `path`, or the one that is given, and return it. An existing file is never
+    replaced: processes of a running job may have read it."""
+    token = token or secrets.token_bytes(TOKEN_BYTES)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
