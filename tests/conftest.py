@@ -5,9 +5,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from cpu_limit import pytest_runtest_call
-from servers.fixtures import etcd, etcd_cluster, hdfs, own_etcd_cluster, seaweedfs
+from servers.fixtures import etcd, etcd_cluster, hdfs, network, own_etcd_cluster, seaweedfs
 
-__all__ = ["etcd", "etcd_cluster", "hdfs", "own_etcd_cluster", "pytest_runtest_call", "seaweedfs"]
+__all__ = [
+    "etcd",
+    "etcd_cluster",
+    "hdfs",
+    "network",
+    "own_etcd_cluster",
+    "pytest_runtest_call",
+    "seaweedfs",
+]
 
 # How long an example takes says something about the machine, and nothing about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

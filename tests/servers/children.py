@@ -35,12 +35,19 @@ def free_ports(count: int) -> list[int]:
 
 class Child:
     def __init__(
-        self, command: Sequence[str], log: Path, *, env: dict[str, str] | None = None, cwd: Path | None = None
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        through: Sequence[str] = (),
     ) -> None:
+        """`through` is a command that becomes the one that it is given, such as `nsenter`."""
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, str(os.getpid()), *command],
+                [*through, sys.executable, "-c", _RUN, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -2,15 +2,17 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from servers import etcd as etcd_server
 from servers import hdfs as hdfs_server
+from servers import namespaces
 from servers import seaweedfs as s3_server
 from servers.etcd import Etcd
 from servers.hdfs import Hdfs
+from servers.machines import Network
 from servers.seaweedfs import SeaweedFS
 
 
@@ -76,3 +78,18 @@ def _etcd(folders: pytest.TempPathFactory, members: int) -> Iterator[Etcd]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def network() -> Iterator[Callable[[int], Network]]:
+    """`network(3)`: three machines that nobody else uses."""
+    need(namespaces.missing())
+    networks: list[Network] = []
+
+    def new(machines: int) -> Network:
+        networks.append(Network(machines))
+        return networks[-1]
+
+    yield new
+    for each in networks:
+        each.close()
