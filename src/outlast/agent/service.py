@@ -49,7 +49,6 @@ from outlast.wire.private import make_below, write_file
 from outlast.wire.rundir import RunDirectory
 from outlast.wire.streams import Stream, connect
 
-DIAL_WITHIN_S = 2.0
 REJECTED_AGAIN_S = 2.0
 """Who was turned away is unlikely to be let in a moment later."""
 ROOM_AGAIN_S = 0.5
@@ -218,7 +217,7 @@ class AgentService:
         finder = Finder(self._run.addresses, self._timing, random.random)
         while True:
             try:
-                async with await self._dial(finder.where) as stream:
+                async with await self._dial(finder) as stream:
                     finder.connected(self._now())
                     self._stream = stream
                     self._perform(self._core.beat(self._now()))
@@ -245,15 +244,15 @@ class AgentService:
                 return rest_s
             self._perform(self._core.received(message, self._now()))
 
-    async def _dial(self, address: str) -> Stream[Message]:
+    async def _dial(self, finder: Finder) -> Stream[Message]:
         return await connect(
-            address,
+            finder.where,
             job=self._run.spec.name,
             token=self._token,
             role="agent",
             name=self._core.agent,
             codec=CONTROL,
-            deadline_s=DIAL_WITHIN_S,
+            deadline_s=finder.dial_within_s,
         )
 
     def _perform(self, actions: list[AgentAction]) -> None:

@@ -13,11 +13,15 @@ from outlast.coordinator.service import CoordinatorService
 from outlast.coordinator.store.embedded import EmbeddedStore
 from outlast.coordinator.store.etcd import EtcdStore
 from outlast.coordinator.store.seam import Store
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, StoreError
 from outlast.kinship import die_with_parent
 from outlast.observe.files import open_events
 from outlast.observe.queue import Events
 from outlast.wire.rundir import RunDirectory
+
+OPEN_AGAIN_S = 0.5
+
+log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +39,19 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def open_store(address: str, directory: RunDirectory) -> Store:
-    return await EtcdStore.open(address) if address else await EmbeddedStore.open(directory.store)
+    """A cluster that has no majority, or cannot be reached from here, is waited for: whoever began the job
+    has seen it, and this process is of no use without it."""
+    if not address:
+        return await EmbeddedStore.open(directory.store)
+    said = ""
+    while True:
+        try:
+            return await EtcdStore.open(address)
+        except StoreError as error:
+            if str(error) != said:
+                said = str(error)
+                log.warning("waiting for the store: %s", said)
+        await asyncio.sleep(OPEN_AGAIN_S)
 
 
 async def serve(directory: RunDirectory, index: int, listen_fd: int | None, events: Events) -> None:

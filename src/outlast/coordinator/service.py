@@ -69,6 +69,7 @@ class CoordinatorService:
         self._timing = timing
         self._token = token
         self._allow_remote = allow_remote
+        self._store_comes_back = store.comes_back
         self._core = CoordinatorCore(spec, timing)
         self._keeper = Storekeeper(
             store, address, timing.lease_s, deliver=self._handle, on_damage=self._give_up
@@ -144,7 +145,7 @@ class CoordinatorService:
         if isinstance(event, Loaded | LoadFailed):
             self._failed_loads = self._failed_loads + 1 if isinstance(event, LoadFailed) else 0
         try:
-            if self._failed_loads >= LOADS_BEFORE_GIVING_UP:
+            if self._failed_loads >= LOADS_BEFORE_GIVING_UP and not self._store_comes_back:
                 raise StoreError("the store can no longer be read; it has to be opened anew")
             self._perform(self._core.handle(event, asyncio.get_running_loop().time()))
         except Exception as error:

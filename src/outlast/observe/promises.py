@@ -26,10 +26,14 @@ MOST = 20
 """So many sentences; more of them say nothing new."""
 
 
-def check(run_directory: Path) -> list[str]:
-    """What the run in this directory has broken; empty if it kept all promises, or wrote no events."""
-    with EventLog(run_directory) as log:
-        return broken(entry.written for entry in log.read_all())
+def check(*run_directories: Path) -> list[str]:
+    """What the run in this directory has broken, or in those of its machines; empty if it kept all promises,
+    or wrote no events."""
+    lines: list[Written] = []
+    for directory in run_directories:
+        with EventLog(directory) as log:
+            lines += [entry.written for entry in log.read_all()]
+    return broken(lines)
 
 
 def broken(lines: Iterable[Written]) -> list[str]:

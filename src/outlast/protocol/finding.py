@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from outlast.protocol.messages import Message, NotLeading
 from outlast.protocol.timing import Timing
 
+DIAL_LEAST_S = 0.5
+DIAL_MOST_S = 2.0
 REST_LEAST_S = 0.05
 REST_MOST_S = 0.5
 """Half as much again at the most: a new leader gives up after some seconds whom it has never heard."""
@@ -42,6 +44,14 @@ class Finder:
     def where(self) -> str:
         """Whom to dial now."""
         return self._sent_to or self._addresses[self._next]
+
+    @property
+    def dial_within_s(self) -> float:
+        """How long to wait for one of them to answer. Where there are others, one that cannot be reached is
+        left soon: a new leader gives up after some seconds whom it has never heard."""
+        if len(self._addresses) == 1:
+            return DIAL_MOST_S
+        return max(DIAL_LEAST_S, min(DIAL_MOST_S, self._timing.detect_within_s))
 
     def connected(self, now: float) -> None:
         self._heard_at = now

@@ -3,6 +3,7 @@
 What is wrong with a machine is best known before anything has begun on it, and is told with its name.
 """
 
+import ipaddress
 import re
 import socket
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ def reach_of(
         here = {str(ip) for _, ip in own_addresses()}
         meant = [host for host in map(_numeric_host, coordinators) if host in here]
         own = meant[0] if meant else address_towards(coordinators[0])
+    if ipaddress.ip_address(own).is_unspecified and not advertise:
+        raise UsageError(f"--bind is {own}, which is everywhere: say with --advertise where others reach it")
     return Reach(
         bind=own, advertise=numeric(advertise) if advertise else "", ports=_ports(ports) if ports else (0, 0)
     )

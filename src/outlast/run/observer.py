@@ -13,7 +13,6 @@ from outlast.wire.control import CONTROL
 from outlast.wire.rundir import RunDirectory, RunFile
 from outlast.wire.streams import Stream, connect
 
-DIAL_WITHIN_S = 2.0
 SILENT_FOR_S = 2.0
 """One that is asked all the time and says nothing for so long is not heard any more, though the connection is
 there: of a frame that lacks a byte, the rest is waited for."""
@@ -26,7 +25,7 @@ async def watch(directory: RunDirectory, name: str, ask_every_s: float) -> Async
     while True:
         rest_s: float | None = None
         try:
-            async with aclosing(_heard(run, token, finder.where, name, ask_every_s)) as messages:
+            async with aclosing(_heard(run, token, finder, name, ask_every_s)) as messages:
                 async for message in messages:
                     rest_s = finder.heard(message, asyncio.get_running_loop().time())
                     if rest_s is not None:
@@ -38,17 +37,17 @@ async def watch(directory: RunDirectory, name: str, ask_every_s: float) -> Async
 
 
 async def _heard(
-    run: RunFile, token: bytes, address: str, name: str, ask_every_s: float
+    run: RunFile, token: bytes, finder: Finder, name: str, ask_every_s: float
 ) -> AsyncGenerator[Message, None]:
     """What one of them says, until it says nothing more."""
     async with await connect(
-        address,
+        finder.where,
         job=run.spec.name,
         token=token,
         role="observer",
         name=name,
         codec=CONTROL,
-        deadline_s=DIAL_WITHIN_S,
+        deadline_s=finder.dial_within_s,
     ) as stream:
         asking = asyncio.ensure_future(_ask(stream, ask_every_s))
         try:

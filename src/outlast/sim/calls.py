@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from outlast.sim.nodes import CoordinatorNode
     from outlast.sim.simulation import Simulation
 
-DIAL_WITHIN_S = 2.0
 ASK_AGAIN_S = 0.05
 
 
@@ -43,7 +42,7 @@ class Caller:
         self.hang_up()
         self._dialled += 1
         delay_s = self._sim.world.drawn("calls").uniform(0.0005, 0.005)
-        until = self._sim.world.now + rest_s + DIAL_WITHIN_S
+        until = self._sim.world.now + rest_s + self._finder.dial_within_s
         self._sim.world.after(rest_s + delay_s, self.node, self._answered, self._dialled, until)
 
     def tell(self, message: Message) -> None:

@@ -137,7 +137,7 @@ class LocalCluster:
     def status(self) -> Status | None:
         """What the coordinator says, or None while there is none that answers."""
         try:
-            return asyncio.run(_status(self.directory))
+            return asyncio.run(job_status(self.directory))
         except (OSError, OutlastError, TimeoutError):
             return None
 
@@ -185,7 +185,7 @@ class LocalCluster:
     def steps(self) -> dict[int, int]:
         """Where each replica is, as its progress page says: no coordinator is needed for that."""
         pages = self.directory.path.glob("agents/*/replica-*.page")
-        return {int(page.stem.removeprefix("replica-")): _step(page) for page in pages}
+        return {int(page.stem.removeprefix("replica-")): page_step(page) for page in pages}
 
     def replica_pids(self) -> dict[int, int]:
         """The processes of all learners and members, once their agents have told of them."""
@@ -244,7 +244,7 @@ class LocalCluster:
         raise AssertionError(f"no process with {marks} in its command line:\n{self.said()}")
 
 
-async def _status(directory: RunDirectory) -> Status | None:
+async def job_status(directory: RunDirectory) -> Status | None:
     async with asyncio.timeout(2.0), aclosing(watch(directory, "test", 2.0)) as messages:
         async for message in messages:
             if isinstance(message, Status):
@@ -264,7 +264,7 @@ def _bytes(path: str) -> bytes:
         return b""
 
 
-def _step(page: Path) -> int:
+def page_step(page: Path) -> int:
     reader = ProgressReader(page)
     try:
         return reader.read().step

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from outlast import locks
 from outlast.errors import OutlastError, PeerRejected
-from outlast.protocol.finding import Finder
+from outlast.protocol.finding import DIAL_MOST_S, Finder
 from outlast.protocol.member import Adopt, FencedOff, JobOver, MemberAction, MemberCore, Tell
 from outlast.protocol.messages import Message
 from outlast.protocol.timing import Timing
@@ -26,7 +26,6 @@ from outlast.wire.handover import Handover
 from outlast.wire.progress import Progress
 from outlast.wire.rundir import RunDirectory
 
-DIAL_WITHIN_S = 2.0
 REJECTED_AGAIN_S = 2.0
 SEND_WITHIN_S = 0.0
 """A few hundred bytes, which fit into a socket's buffer. It is sent under the engine's lock, so nobody waits:
@@ -127,7 +126,7 @@ class Link:
             stream = self._stream
         if stream is not None:
             stream.close()
-        self._thread.join(timeout=DIAL_WITHIN_S)
+        self._thread.join(timeout=DIAL_MOST_S)
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Sleep until something about the membership makes `until` true, the life ends or the job does."""
@@ -185,7 +184,7 @@ class Link:
             role="replica",
             name=f"replica-{self.replica}",
             codec=CONTROL,
-            deadline_s=DIAL_WITHIN_S,
+            deadline_s=self._finder.dial_within_s,
         )
 
     def _converse(self, stream: BlockingStream[Message]) -> float:

@@ -51,6 +51,7 @@ class EmbeddedStore:
     """Made by `open`. `dropped_bytes` says how much of a torn tail the log lost when it was opened."""
 
     reads_newest = True
+    comes_back = False
 
     def __init__(
         self,

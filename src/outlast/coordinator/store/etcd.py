@@ -49,6 +49,7 @@ _EXHAUSTED = 8
 
 class EtcdStore:
     reads_newest = False
+    comes_back = True
 
     def __init__(self, gateway: Gateway, prefix: str, warning: str = "") -> None:
         self.warning = warning

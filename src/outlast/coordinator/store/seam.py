@@ -108,6 +108,10 @@ class Store(Protocol):
     """Whether a read sees all that was committed before. Where it may see the past, as some versions of etcd
     do after a pause, only a commit proves that it did not."""
 
+    comes_back: bool
+    """Whether one that cannot be read now may be read later, with nothing done about it here. One that does
+    not has to be opened anew."""
+
     async def read(self, prefix: str) -> Snapshot:
         """All entries whose key begins with the prefix, as they were at one revision, with that revision."""
 
