@@ -241,9 +241,8 @@ class MachinesRun:
 
         def runs() -> bool:
             for pid in machine.pids():
-                with contextlib.suppress(OSError):
-                    if f"-m\0{module}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        found[:] = [pid]
+                if f" -m {module} " in _command_line(pid):
+                    found[:] = [pid]
             return bool(found)
 
         self.wait_until(f"{module} on {machine}", runs)
@@ -265,5 +264,13 @@ class MachinesRun:
         assert audit.ok and audit.steps == self._steps, audit.describe() + self.said()
         for machine in self.machines:
             if machine.is_on:
-                left = {self.members[machine].pid} if machine in self.members else set()
-                assert set(machine.pids()) <= left, f"something is left on {machine}"
+                left = [words for pid in machine.pids() if "outlast" in (words := _command_line(pid))]
+                assert not left, f"left on {machine}: {left}"
+
+
+def _command_line(pid: int) -> str:
+    # It may end between two looks.
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""

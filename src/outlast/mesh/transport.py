@@ -32,7 +32,7 @@ from outlast.mesh.frames import HELLO, MAX_PAYLOAD_BYTES
 from outlast.mesh.greeting import Credentials
 from outlast.mesh.incoming import Incoming, Sink
 from outlast.mesh.poller import Poller
-from outlast.mesh.sockets import Sockets
+from outlast.mesh.sockets import DEAD_AFTER_S, Sockets
 from outlast.protocol.header import Header
 from outlast.protocol.lines import Line
 from outlast.protocol.views import Member
@@ -65,6 +65,7 @@ class Mesh:
         max_queued_bytes: int = MAX_QUEUED_BYTES,
         scratch_bytes: int = SCRATCH_BYTES,
         allow_remote: bool = False,
+        dead_after_s: float = DEAD_AFTER_S,
     ) -> None:
         for name, value in (("max_queued_bytes", max_queued_bytes), ("scratch_bytes", scratch_bytes)):
             if value <= 0:
@@ -78,7 +79,7 @@ class Mesh:
         self._max_payload_bytes = max_payload_bytes
         self._max_queued_bytes = max_queued_bytes
         self._scratch = memoryview(bytearray(scratch_bytes))
-        self._sockets = Sockets()
+        self._sockets = Sockets(dead_after_s)
         self._listener = self._sockets.listen(bind, ports, allow_remote=allow_remote)
         host, port = self._listener.getsockname()[:2]
         self.address = join_address(advertise or host, port)

@@ -433,6 +433,7 @@ def assemble(
             ports=described.reach.ports,
             advertise=described.reach.advertise,
             allow_remote=described.insecure,
+            dead_after_s=described.timing().silent_at_most_s,
             max_queued_bytes=_queue_bytes(training, layout),
         )
         link = Link(given, address=mesh.address, shards=wish)
