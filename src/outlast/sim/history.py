@@ -3,8 +3,9 @@
 A *life* is a replica in one incarnation. It is *present* while the newest committed view holds it; whatever a
 life does that is not present any more is void, and nobody can come to depend on it.
 
-- *Agreement*: at any time, all present lives that hold the record of a step hold the same one, and all that
-  have applied a step are in the same state after it. (A record that only void lives held may be replaced.)
+- *Agreement*: at any time, all members that hold the record of a step hold the same one, and all that have
+  applied a step are in the same state after it; whoever learns is given no other, and comes to no other.
+  (A record that only void lives held may be replaced; who has learned it hears of that a moment later.)
 - *Nothing is lost*: a step that was called stable keeps its record for as long as one of the lives that were
   members then has been present ever since. No life goes back behind a record that it holds.
 - *One judgement*: all who reduce a slice of an attempt do so by the same surveys, one of each member.
@@ -78,12 +79,13 @@ class History:
         document = self._sim.store.document
         return {(m.replica, m.incarnation) for m in document.view.members} if document is not None else set()
 
-    def _compared(self, present: set[Life]) -> set[Life]:
-        """With whom a life must agree. A shadow of a lineage that is over is no measure: it is about to find
-        that its state is void. What it does itself is held against the others. Nor is one that is dead, and
-        may have had what only the dead have made, before it could hear that it is void."""
-        others = (present & self._pasts.keys()) - self._given_up
-        return {life for life in others if not self._sim.spec.is_shadow(life[0]) and self._lives(life)}
+    def _compared(self) -> set[Life]:
+        """With whom a life must agree. One that learns, or follows as a shadow, is no measure: it may have
+        what somebody began who is gone, and is about to find that it is void. What it does itself is held
+        against the members. Nor is one that is dead, and may have had what only the dead have made, before it
+        could hear that it is void."""
+        members = (self._members() & self._pasts.keys()) - self._given_up
+        return {life for life in members if self._lives(life)}
 
     def _lives(self, life: Life) -> bool:
         node = self._sim.replica_node(life[0])
@@ -131,7 +133,7 @@ class History:
         require(step == before + 1, f"{who} completes step {step} after step {before}")
         present = self._present()
         if life in present:
-            for other in self._compared(present):
+            for other in self._compared():
                 same = self._pasts[other].fork == past.fork
                 if same and self._pasts[other].records.get(step, record) != record:
                     raise Violation(
