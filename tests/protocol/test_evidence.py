@@ -349,8 +349,22 @@ def test_nobody_waits_for_a_learner_before_its_promotion_is_in_force() -> None:
     now = see_for_long(evidence, r0=Phase.COMPUTING, r1=Phase.COMPUTING, r2=Phase.WAITING)
     assert list(evidence.change(membership, now).removals) == [0], "replica 1 has no part in that step"
     evidence = Evidence(TIMING, now=0.0)
-    now = see_for_long(evidence, r0=(Phase.WAITING, 3), r1=Phase.COMPUTING, r2=(Phase.WAITING, 3))
+    now = see_for_long(evidence, r0=(Phase.WAITING, 3), r1=(Phase.COMPUTING, 3), r2=(Phase.WAITING, 3))
     assert list(evidence.change(membership, now).removals) == [1], "now it has"
+
+
+def test_how_long_a_learner_was_quiet_says_nothing_about_it_once_it_is_a_member() -> None:
+    """Those who fed it stood still, and it did with them (simulator, seed 903346)."""
+    membership, evidence = promoted(), Evidence(TIMING, now=0.0)
+    began = see_for_long(evidence, r0=Phase.WAITING, r1=(Phase.WAITING, 0), r2=Phase.WAITING)
+    assert evidence.change(membership, began).removals == {}, "nobody waits for it yet"
+    found_after_s = 0.0
+    while not (removals := evidence.change(membership, began + found_after_s).removals):
+        found_after_s += TIMING.beat_every_s
+        now = began + found_after_s
+        see(evidence, now, r0=(Phase.WAITING, 3), r1=(Phase.WAITING, 0), r2=(Phase.WAITING, 3))
+    assert list(removals) == [1], "it hangs as a member"
+    assert TIMING.detect_within_s < found_after_s < 2 * TIMING.detect_within_s
 
 
 def test_nobody_hangs_while_training_is_paused() -> None:

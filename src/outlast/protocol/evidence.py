@@ -29,10 +29,11 @@ from outlast.protocol.messages import (
     Register,
     Report,
 )
+from outlast.protocol.newcomers import Newcomers
 from outlast.protocol.roster import Change, Removal
 from outlast.protocol.standstill import Standstill
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import Membership, Seat, ShardFailure, Standing, View, boot_of
+from outlast.protocol.views import Membership, Seat, ShardFailure, Standing, boot_of
 
 REASON_LIMIT = 300
 
@@ -68,6 +69,7 @@ class Evidence:
         """The newest step that a pulse has told of."""
         self._complaints = Complaints(timing.complaint_holds_s, timing.complaint_counts_after_s)
         self._gaps = Gaps(timing)
+        self._newcomers = Newcomers()
         self._standstill = Standstill(timing)
         self._forming_since: float | None = None
         self._took_office_at = now
@@ -313,9 +315,7 @@ class Evidence:
         lives = [seat.replica for seat in membership.seats.values() if membership.counts_on(seat)]
         counted = self._counted(membership, pulses, now)
         all_seen = self._all_seen(membership, counted, now)
-        in_force = _in_force(membership.view, counted)
-        # Nobody waits for a learner before a view that makes it a member is in force somewhere.
-        working = [p for p in counted if membership.seats[p.replica].member_since <= in_force]
+        working = self._newcomers.working(membership, counted, now)
         if all_seen:
             change.standstill = self._standstill.found(working, membership.view, now)
         # Where a connection broke that is there again, that is why they wait; the next view mends it.
@@ -507,11 +507,6 @@ def outstanding(departure: Departure, membership: Membership) -> bool:
         return True
     exited = seat.standing in (Standing.GONE, Standing.FINISHED)
     return seat.process == departure.process and not exited
-
-
-def _in_force(view: View, pulses: list[Pulse]) -> int:
-    """The newest view that somebody works in; those up to the last interruption are nobody's choice."""
-    return max([view.planned_since, *(pulse.view for pulse in pulses)])
 
 
 def _in_short(how: str, last_words: str) -> str:
