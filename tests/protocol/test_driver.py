@@ -13,7 +13,7 @@ from outlast.errors import DivergedError
 from outlast.protocol import events, saving, todos
 from outlast.protocol.deeds import RETURNS_MOST, STRAYS_MOST
 from outlast.protocol.header import Header
-from outlast.protocol.kinds import Kind, Way
+from outlast.protocol.kinds import Kind, Way, encode
 from outlast.protocol.member import JobOver, MayBegin, Tell
 from outlast.protocol.messages import Ask, Ended, Evicted, Fetch, Phase, Report, Status, ViewNews
 from outlast.protocol.participant import Action
@@ -467,6 +467,18 @@ def test_what_a_life_that_is_over_wanted_is_not_done_but_for_what_it_says() -> N
     assert isinstance(replica.driver.next(Stage.STEPPING, 0.0), JobEnded)
 
 
+def test_a_life_that_cannot_go_on_says_so_until_the_training_thread_begins_another() -> None:
+    """Others wait for its word, and the thread may be in the middle of a long step."""
+    replica = running()
+    replica.driver.act([Lost("its branch was left")])
+    assert not reports(replica), "mostly the thread is there at once"
+    replica.driver.tick(10.0)
+    assert reports(replica)[-1].given_up == "its branch was left"
+    replica.driver.next(Stage.STEPPING, 10.1)
+    replica.adopt(2, View(number=2, members=ALL[1:], learners=(Member(0, 2),), planned_since=2))
+    assert reports(replica)[-1].given_up == ""
+
+
 def test_what_was_decided_in_a_life_is_not_done_in_the_next_one() -> None:
     """It may come to that in the middle of the queue."""
     replica = running(saves=True)
@@ -739,6 +751,41 @@ def test_one_whose_share_could_not_be_copied_is_not_asked_for_patience_any_more(
     driver.done(Described(driver.life, ALL[1], driver.header(Kind.IMAGE, 5), b"\x01"), 0.0)
     driver.done(Gave(driver.life, ALL[1], driver.header(Kind.IMAGE, 5), None), 0.0)
     assert replica.outlet.kinds == [(1, Kind.IMAGE)] and not driver.life.giving.owed(5)
+
+
+# For whom others wait.
+
+
+def complete(replica: Replica) -> Replica:
+    """Step 6 is done; the training thread has not looked since it contributed."""
+    replica.bulk.works = Worked
+    part_way(replica)
+    for peer in ALL[1:]:
+        replica.hear_word(peer, Sum(6))
+    assert replica.outlet.done == [(6, True)]
+    return replica
+
+
+def test_from_a_step_that_is_done_on_others_wait_for_the_training_thread() -> None:
+    """It may hang while it waits, and never look; its page has to show whose turn it is."""
+    replica = complete(running())
+    assert replica.outlet.phases[-1] is Phase.COMPUTING
+
+
+def test_one_who_waits_for_a_record_and_is_given_it_has_to_apply_it() -> None:
+    for waits in (True, False):
+        replica = learning(5)
+        if waits:
+            assert replica.driver.next(Stage.STEPPING, 0.0) is None
+        else:
+            replica.outlet.enter(Phase.ASIDE)
+        before = replica.outlet.phases[-1]
+        replica.hear(ALL[0], Header(Kind.NOTE, flags=Way.STABLE, view=1, step=6), encode(note_of()))
+        for index, size in enumerate((2, 3, 2, 3)):
+            header = Header(Kind.SHARE, flags=Way.STABLE, view=1, step=6, lo=index)
+            assert replica.hear(ALL[index % 3], header, bytes(size))
+        assert replica.outlet.done == [(6, False)]
+        assert replica.outlet.phases[-1] is (Phase.COMPUTING if waits else before)
 
 
 # Hearings.

@@ -435,6 +435,24 @@ def test_a_replica_that_says_it_is_failing_is_removed_at_once() -> None:
     assert not after.view.planned
 
 
+def test_a_life_that_says_that_it_cannot_go_on_is_not_waited_for() -> None:
+    evidence = Evidence(TIMING, now=0.0)
+    evidence.note_report(Report(replica=1, incarnation=1, view=1, given_up="its branch was left"), 0.0)
+    removal = evidence.change(trained(), 0.0).removals[1]
+    assert removal.proven and not removal.planned and not removal.failing
+    assert removal.cause == "replica 1 begins anew: its branch was left"
+
+
+def test_nobody_waits_for_a_learner_that_cannot_go_on() -> None:
+    membership, evidence = promoted(), Evidence(TIMING, now=0.0)
+    given_up = Report(replica=1, incarnation=1, view=1, given_up="its branch was left")
+    evidence.note_report(given_up, 0.0)
+    assert list(evidence.change(membership, 0.0).removals) == [1]
+    seat = msgspec.structs.replace(membership.seats[1], standing=Standing.LEARNER, member_since=0)
+    learning = msgspec.structs.replace(membership, seats={**membership.seats, 1: seat})
+    assert evidence.change(learning, 0.0).removals == {}
+
+
 def test_there_is_no_way_back_from_failing() -> None:
     evidence = Evidence(TIMING, now=0.0)
     evidence.note_report(failing(1), 0.0)

@@ -74,6 +74,11 @@ class Agenda:
             self._driver.outlet.enter(phase)
         return phase is before
 
+    @property
+    def waits(self) -> bool:
+        """Whether the thread has found nothing to do, and sleeps until it is woken."""
+        return self._idles is Phase.WAITING
+
     def is_wanted(self) -> None:
         """Something has come up for the thread, which may not know yet: from here on others wait for it."""
         self._idles = None

@@ -418,7 +418,7 @@ class Deeds:
             case LeftAlone():
                 life.left_alone = action.others
             case Lost():
-                life.over = action.reason
+                self.end_life(action.reason)
                 if action.differ is not None:
                     self._stray(action.differ)
             case _:
@@ -497,6 +497,8 @@ class Deeds:
             del life.records[old]
         note = record.note
         self.outlet.completed(record, made=given is None)
+        if given is None or self.agenda.waits:
+            self.agenda.is_wanted()
         self.outlet.emit(
             events.Step(
                 step=step,
@@ -571,6 +573,12 @@ class Deeds:
         if arrival.complete and self.steps.newest == BLANK:
             self._wakes_up = True
             self.act(self.participant.loaded(arrival.step, self.now, arrival.view))
+
+    def end_life(self, why: str) -> None:
+        """This life cannot go on; the training thread begins another one. Should that take it a while, others
+        are not to wait for it."""
+        self.life.over = self.member.given_up = why
+        self._wakes_up = True
 
     # Connections.
 

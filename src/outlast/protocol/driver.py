@@ -361,11 +361,6 @@ class Driver(Deeds):
         self.life = self._new_life(self.life)
         self._event(self.now, lambda: self.participant.rejoin(self.now))
 
-    def end_life(self, why: str) -> None:
-        """This life cannot catch up any more; the training thread begins another one."""
-        self.life.over = why
-        self._wakes_up = True
-
     def ends(self, *, closes: bool) -> None:
         """The script has come to its end in order; `closes`: with that, the job has. Nothing follows."""
         self.closed = True

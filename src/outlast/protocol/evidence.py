@@ -194,6 +194,7 @@ class Evidence:
         change = Change(gave_up=self._gave_up)
         self._find_departures(membership, change, now)
         self._find_failing(membership, change)
+        self._find_given_up(membership, change)
         self._find_guilty(membership, change)
         step = max((pulse.step for pulse in self.pulses(membership)), default=-1)
         change.gap = self._gaps.found(self.reports.values(), membership.view, step, now)
@@ -431,6 +432,21 @@ class Evidence:
                 )
                 # Its own words say more than how its agent saw it end.
                 change.failures[seat.replica] = failure
+
+    def _find_given_up(self, membership: Membership, change: Change) -> None:
+        """Lives that say themselves that they cannot go on, while others wait for them."""
+        for seat in membership.seats.values():
+            report = self.reports.get(seat.replica)
+            if report is None or not report.given_up or report.incarnation != seat.incarnation:
+                continue
+            if membership.counts_on(seat):
+                removal = Removal(
+                    process=seat.process,
+                    standing=Standing.EVICTED,
+                    cause=f"replica {seat.replica} begins anew: {report.given_up[:REASON_LIMIT]}",
+                    proven=True,
+                )
+                change.removals.setdefault(seat.replica, removal)
 
     def _find_guilty(self, membership: Membership, change: Change) -> None:
         for charge in heeded(membership.view, self.reports):

@@ -151,6 +151,8 @@ class MemberCore:
         self.torn: frozenset[int] = frozenset()
         self.catching_up = False
         """Whether this life has had no part in the training yet; set by whoever drives this core."""
+        self.given_up = ""
+        """Why this life cannot go on; set by whoever drives this core, and told with the next report."""
         self._failing: tuple[str, int, int] | None = None
         self.intent: Intent | None = None
         """The checkpoint that this life wants to commit, until it may."""
@@ -200,6 +202,7 @@ class MemberCore:
         self.incarnation = 0
         self._admitted_in = 0
         self.fenced = self.ready = self.final = False
+        self.given_up = ""
         self.intent = self.foundation = None
         self.charges = ()
         self.unreachable = self.torn = frozenset()
@@ -440,6 +443,7 @@ class MemberCore:
             catching_up=self.catching_up,
             unreachable=tuple(sorted(self.unreachable)),
             torn=tuple(sorted(self.torn)),
+            given_up=self.given_up,
             failing=reason,
             failing_step=step,
             failing_shard=shard,

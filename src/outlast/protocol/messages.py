@@ -207,6 +207,8 @@ class Report(Message, frozen=True, kw_only=True):
     unreachable: tuple[int, ...] = ()
     torn: tuple[int, ...] = ()
     """Members that the connection with broke and was made anew, in this era; see `lines.py`."""
+    given_up: str = ""
+    """Why this life cannot go on, as long as its training thread has not begun another."""
     failing: str = ""
     """The first line of the exception that ends this process, told before its slow exit."""
     failing_step: int = -1

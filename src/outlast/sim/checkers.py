@@ -164,6 +164,10 @@ class Checkers:
             if any(charge.life == (seat.replica, seat.incarnation) for charge in after.charges):
                 # Whether that is just, `truth` has seen to.
                 continue
+            node = self._sim.replica_node(seat.replica)
+            if node is not None and node.over and node.core.incarnation == seat.incarnation:
+                # It has said itself that it cannot go on.
+                continue
             # Between two, nobody can say which of them is cut off.
             pair = before.seats.values() if len(before.view.members) == 2 else [seat]
             self._require(
