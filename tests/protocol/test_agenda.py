@@ -498,6 +498,7 @@ def test_the_last_state_is_compared_before_it_is_used() -> None:
     assert replica.outlet.took_part == [1] and replica.outlet.phases[-1] is Phase.WAITING
     assert replica.copies.done, "it is to be digested"
     replica.driver.act([EndReached(5)])
+    assert replica.outlet.phases[-1] is Phase.COMPUTING, "others wait for the thread from here on"
     assert isinstance(replica.driver.next(Stage.ENDING, 0.0), Finished)
     replica.adopt(1, NEXT)
     for peer in ALL[1:]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from outlast.protocol import inbox
+from outlast.protocol.agenda import Agenda
 from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
 from outlast.protocol.driver import Driver
 from outlast.protocol.election import Election
@@ -349,6 +350,19 @@ class LetsItSleep(Driver):
 
     def _wakes(self, action: Action_) -> bool:
         return not isinstance(action, Completed)
+
+
+class _LooksFirst(Agenda):
+    def is_wanted(self) -> None:
+        pass
+
+
+class HangsLookLikeWaits(Driver):
+    """Leaves it to the training thread to say that it has something to do."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.agenda = _LooksFirst(self)
 
 
 class GapsIgnored(Lines[Outgoing]):
@@ -777,6 +791,10 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         "acts in view|core failed|another record|is back|has ended|goes back from view|stable|stand still",
     ),
     "a lost wake-up": (believing(driver=LetsItSleep), "is back|has ended|hangs at step|stand still"),
+    "a hang that looks like a wait": (
+        believing(driver=HangsLookLikeWaits),
+        "stand still",
+    ),
     "no reconciliation": (
         Cast(steps=NobodyAsked),
         "again, though|hangs at step|is back|has ended|another (verdict|state)|stand still",

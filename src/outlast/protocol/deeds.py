@@ -388,6 +388,8 @@ class Deeds:
                 self._go_back(action)
             case EndReached():
                 life.ended = action.step
+                if self.agenda.waits:
+                    self.agenda.is_wanted()
             case saving.SaySave():
                 self._say_save(action.to, action.body)
             case saving.Intend() if life.to_note > life.noted:

@@ -12,7 +12,7 @@
 - *Nothing is trained again*: no lineage begins while a replica that nothing has happened to has the final
   state, member or not.
 - *Nobody waits in vain*: the net below the protocol, a view that is renewed since all members wait for each
-  other, is needed only where a word was lost that nobody knows of, or a thread hangs while it waits.
+  other, is needed only where a word was lost that nobody knows of.
 - *All work is done*: no job is called finished before its chief has come to the end of its script.
 - *Liveness* is checked at the end, by the simulation: when faults stop, everybody is back within a bound.
 """

@@ -195,7 +195,6 @@ class Faults:
         # Nobody waits for a shadow, so nobody finds out that it hangs; members save again after a while.
         if node is not None and not self._sim.spec.is_shadow(node.replica):
             self._touch(node, 1e9, "hangs")
-            self._sim.may_stand_still = True
             node.hang()
 
     def _ask_to_leave(self) -> None:

@@ -164,7 +164,7 @@ class Simulation:
         self.tears: list[tuple[float, frozenset[int]]] = []
         """When connections broke for no reason, and between whom."""
         self.may_stand_still = False
-        """Whether a word was lost though nothing was wrong with its connection, or a thread hangs."""
+        """Whether a word was lost though nothing was wrong with its connection."""
         self.fell_behind = False
         """Whether one that was made a member lacked what nobody keeps any more: it was fed late, or what one
         that has left had to send never came. It begins again, and that interrupts the others."""
