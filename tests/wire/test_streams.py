@@ -9,7 +9,7 @@ from wire_peers import CODEC, AnyStream, Count, Say, dial, drain, eventually, in
 
 from outlast.errors import ConfigError, PeerRejected, ProtocolError
 from outlast.wire.address import channel_binding, format_address, listen
-from outlast.wire.framing import frame
+from outlast.wire.framing import MAX_FRAME_BYTES, frame
 from outlast.wire.handshake import ListenerHandshake, Peer
 from outlast.wire.listener import Limits
 from outlast.wire.streams import StreamLimits, authenticate
@@ -33,11 +33,11 @@ def test_the_longest_message_passes_and_a_longer_one_is_the_senders_error() -> N
     async def main() -> None:
         async with listening() as listener, await dial(listener.address) as stream:
             overhead = len(CODEC.encode(Count(1, bytes(70_000)))) - 70_000
-            biggest = Count(1, bytes((1 << 20) - overhead))
+            biggest = Count(1, bytes(MAX_FRAME_BYTES - overhead))
             stream.send(biggest)
             assert await anext(stream) == biggest
             with pytest.raises(ValueError, match="over the limit"):
-                stream.send(Count(1, bytes(1 << 20)))
+                stream.send(Count(1, bytes(MAX_FRAME_BYTES)))
             assert not stream.closed
 
     run(main)
@@ -101,7 +101,7 @@ def test_a_message_that_is_cut_short_is_not_delivered() -> None:
 
 @pytest.mark.parametrize(
     ("nonsense", "reason"),
-    [(b"\x00\x10\x00\x01", "oversize"), (frame(b"garbage"), "malformed"), (frame(b""), "malformed")],
+    [(b"\x00\x20\x00\x01", "oversize"), (frame(b"garbage"), "malformed"), (frame(b""), "malformed")],
 )
 def test_nonsense_from_an_insider_costs_its_own_connection_only(nonsense: bytes, reason: str) -> None:
     async def main() -> None:

@@ -11,8 +11,8 @@ and a decoder that has refused once refuses everything after, because it no long
 from outlast.errors import ProtocolError
 
 HEADER_BYTES = 4
-MAX_FRAME_BYTES = 1 << 20
-"""Control messages are some hundred bytes; a view of thousands of members still fits well."""
+MAX_FRAME_BYTES = 2 << 20
+"""Control messages are some hundred bytes; what is known of four thousand replicas still fits well."""
 
 
 def frame(payload: bytes, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
@@ -52,6 +52,10 @@ class FrameDecoder:
         in the same chunk are lost with it, for nothing from such a peer needs to be heard."""
         if self._refused is not None:
             raise ProtocolError(self._refused)
+        length = len(data) - HEADER_BYTES
+        if not self._header and length == int.from_bytes(data[:HEADER_BYTES], "big") <= self._max_bytes:
+            # Nearly always it is one message, and all of it.
+            return [data[HEADER_BYTES:]]
         payloads: list[bytes] = []
         rest = memoryview(data)
         while rest:
