@@ -130,6 +130,28 @@ def test_a_crowd_of_strangers_is_bounded_and_keeps_nobody_out() -> None:
     run(main)
 
 
+def test_a_whole_fleet_may_come_at_once_and_nobody_is_dismissed() -> None:
+    async def main() -> None:
+        replicas = 100
+        async with listening(limits=Limits.for_fleet(replicas)) as listener:
+            with contextlib.ExitStack() as crowd:
+                for _ in range(2 * replicas):
+                    crowd.enter_context(stranger(listener.address))
+                await eventually(lambda: listener.unauthenticated == 2 * replicas)
+                assert not listener.rejected
+            await eventually(lambda: listener.rejected == {"gone": 2 * replicas})
+
+    run(main)
+
+
+@pytest.mark.parametrize("replicas", [1, 8, 1000, 10_000])
+def test_a_fleet_has_room_twice_over(replicas: int) -> None:
+    limits = Limits.for_fleet(replicas)
+    limits.validate()
+    assert limits.connections >= max(Limits().connections, 4 * replicas)
+    assert limits.unauthenticated >= max(Limits().unauthenticated, 2 * replicas)
+
+
 def test_the_total_is_bounded_and_strangers_make_room_before_peers_do() -> None:
     async def main() -> None:
         async with listening(limits=Limits(connections=2)) as listener:

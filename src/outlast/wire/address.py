@@ -21,7 +21,9 @@ from outlast.errors import AddressInUse, ConfigError
 KEEPALIVE_IDLE_S = 10
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_PROBES = 3
-_ACCEPT_BACKLOG = 512
+_ACCEPT_BACKLOG = 4096
+"""While nobody accepts, as many may wait as the system allows: it drops those for whom there is no place, and
+they notice only after a second."""
 
 
 def parse_address(address: str) -> tuple[str, int]:

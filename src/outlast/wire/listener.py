@@ -34,6 +34,7 @@ from outlast.wire.streams import Stream, StreamLimits, authenticate, open_stream
 log = logging.getLogger(__name__)
 
 _ACCEPT_RETRY_S = 0.1
+_OTHERS = 64
 
 Handler = Callable[[Stream[M]], Coroutine[Any, Any, None]]
 
@@ -50,6 +51,17 @@ class Limits:
     """How many connections there may be in all; the limit of open files must be higher."""
     stream: StreamLimits = field(default_factory=StreamLimits)
     """What each authenticated peer may cost."""
+
+    @classmethod
+    def for_fleet(cls, replicas: int) -> "Limits":
+        """Room for so many replicas with an agent each, and a few who look on. When the one that listened
+        before is gone they all come at once, and some come a second time before the first is known to be
+        over; nobody is to be dismissed for that."""
+        usual = cls()
+        return cls(
+            unauthenticated=max(usual.unauthenticated, 2 * replicas),
+            connections=max(usual.connections, 4 * replicas + _OTHERS),
+        )
 
     def validate(self) -> None:
         for name in ("handshake_s", "unauthenticated", "connections"):
