@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
@@ -25,6 +27,7 @@ from outlast.protocol.messages import (
     Pulse,
     Register,
     Report,
+    Status,
     ViewNews,
 )
 from outlast.protocol.views import JobSpec, View, process_number
@@ -35,7 +38,10 @@ from outlast.wire.control import CONTROL
 from outlast.wire.handover import Handover
 from outlast.wire.progress import Progress
 from outlast.wire.rundir import RunDirectory, RunFile
+from outlast.wire.streams import Stream
 from patience import PATIENCE_S
+
+M = TypeVar("M", bound=Message)
 
 
 class Coordinator:
@@ -179,6 +185,38 @@ def test_a_lost_replica_makes_its_agent_look_at_once(directory: RunDirectory, so
         mine.close()
         while not isinstance(message := agent.receive(PATIENCE_S), Check):
             assert message is not None, "the agent is not asked"
+
+
+def test_a_view_is_encoded_once_for_all(
+    directory: RunDirectory, sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[Message] = []
+    framed = Stream.framed
+    monkeypatch.setattr(
+        Stream, "framed", lambda self, message: (encoded.append(message), framed(self, message))[1]
+    )
+    mine = link(directory, [])
+    with Coordinator(directory, sock), contextlib.ExitStack() as stack:
+        observers = [stack.enter_context(dial(directory, "observer", f"o{each}")) for each in range(5)]
+        for observer in observers:
+            hear(observer, Status)
+        mine.open()
+        for observer in observers:
+            assert hear(observer, ViewNews).view.number == 1
+        assert mine.wait(lambda: mine.is_member, PATIENCE_S)
+        mine.close()
+    assert [one.view.number for one in encoded if isinstance(one, ViewNews)].count(1) == 1
+
+
+def hear(observer: BlockingStream[Message], kind: type[M]) -> M:
+    """Asks until it hears that."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        observer.send(Ask())
+        message = observer.receive(0.1)
+        if isinstance(message, kind):
+            return message
+    raise AssertionError(f"no {kind.__name__} came")
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,23 @@ from outlast.protocol.coordinator import (
 from outlast.protocol.election import Campaign, Renew, Watch
 from outlast.protocol.events import AnyEvent, Leading
 from outlast.protocol.events import View as ViewAgreed
-from outlast.protocol.messages import Ask, Beat, Enlist, Fetch, Message, NotLeading, Register, Report
+from outlast.protocol.messages import (
+    Ask,
+    Beat,
+    Enlist,
+    Fetch,
+    Message,
+    NotLeading,
+    Register,
+    Report,
+    ViewNews,
+)
 from outlast.protocol.minutes import minutes
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import JobSpec, Membership
+from outlast.protocol.views import JobSpec, Membership, View
+from outlast.wire import descriptors
 from outlast.wire.control import CONTROL
-from outlast.wire.listener import Listener
+from outlast.wire.listener import Limits, Listener
 from outlast.wire.streams import Stream
 
 log = logging.getLogger(__name__)
@@ -81,11 +92,15 @@ class CoordinatorService:
         self._failed_loads = 0
         self._askers: dict[Stream[Message], None] = {}
         self._broken: asyncio.Future[None] | None = None
+        self._framed_view: tuple[View | None, bytes] = None, b""
+        """The newest view, as it travels."""
 
     async def run(self, where: str | socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self._broken = loop.create_future()
         self._perform(self._core.start(loop.time()))
+        limits = Limits.for_fleet(self._spec.processes)
+        self._make_room(limits.connections)
         self._listener = await Listener.start(
             where,
             job=self._spec.name,
@@ -93,6 +108,7 @@ class CoordinatorService:
             codec=CONTROL,
             on_stream=self._serve,
             allow_remote=self._allow_remote,
+            limits=limits,
         )
         ticking = loop.create_task(self._tick())
         try:
@@ -103,6 +119,17 @@ class CoordinatorService:
             await self._listener.close()
             await self._keeper.close()
 
+    def _make_room(self, connections: int) -> None:
+        needed, room = 2 * self._spec.processes, descriptors.allow(connections)
+        if room < needed:
+            log.warning(
+                "this process may have no more than %d connections, and %d replicas with their agents have "
+                "%d: raise the limit of open files where it is started (ulimit -Hn)",
+                room,
+                self._spec.processes,
+                needed,
+            )
+
     async def _tick(self) -> None:
         while True:
             self._handle(Tick())
@@ -111,19 +138,21 @@ class CoordinatorService:
     async def _serve(self, stream: Stream[Message]) -> None:
         self._streams[stream] = None
         try:
-            async for message in stream:
-                if not _may_say(stream.peer.role, stream.peer.name, message):
-                    self._trespasses += 1
-                    log.warning("%s said what is not theirs to say; hanging up", stream.peer.name)
-                    return
-                if isinstance(message, Ask):
-                    self._answer(stream)
-                else:
-                    self._handle(Received(stream, message))
+            await stream.each(lambda message: self._hear(stream, message))
         finally:
             del self._streams[stream]
             self._askers.pop(stream, None)
             self._handle(Disconnected(stream))
+
+    def _hear(self, stream: Stream[Message], message: Message) -> None:
+        if not _may_say(stream.peer.role, stream.peer.name, message):
+            self._trespasses += 1
+            log.warning("%s said what is not theirs to say; hanging up", stream.peer.name)
+            stream.close()
+        elif isinstance(message, Ask):
+            self._answer(stream)
+        else:
+            self._handle(Received(stream, message))
 
     def _answer(self, stream: Stream[Message]) -> None:
         assert self._listener is not None
@@ -187,10 +216,10 @@ class CoordinatorService:
             match action:
                 case Send():
                     assert isinstance(action.to, Stream)
-                    action.to.send(action.message)
+                    self._send(action.to, action.message)
                 case Publish():
                     for stream in self._streams:
-                        stream.send(action.message)
+                        self._send(stream, action.message)
                 case Commit():
                     self._keeper.commit(action)
                 case Load():
@@ -201,6 +230,17 @@ class CoordinatorService:
                     self._keeper.renew()
                 case Watch():
                     self._keeper.watch(action.after)
+
+    def _send(self, stream: Stream[Message], message: Message) -> None:
+        """A view grows with the job, and all are told of it: it is encoded once."""
+        if not isinstance(message, ViewNews):
+            stream.send(message)
+            return
+        view, framed = self._framed_view
+        if view is not message.view:
+            framed = stream.framed(message)
+            self._framed_view = message.view, framed
+        stream.send_framed(framed)
 
 
 def _may_say(role: str, name: str, message: Message) -> bool:
