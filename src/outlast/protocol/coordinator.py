@@ -13,7 +13,9 @@ The core below is the whole coordinator without its sockets and its disk. While 
   If that is accepted it was the newest, and no late write comes behind it. Nobody hears of it before that.
 
 At most one commit is in flight; what is learned meanwhile goes into the next one, so ten deaths at once cost
-two views, not ten.
+two views, not ten. In a large job what can wait goes into one decision per tick: a look at everything for
+every word of a thousand replicas, which all have something to say when a view or a leader is new, would take
+longer than they are patient.
 """
 
 from collections.abc import Hashable, Mapping
@@ -44,6 +46,9 @@ from outlast.protocol.messages import (
 from outlast.protocol.roster import plan
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Membership, Seat, Standing
+
+GATHERS_FROM = 64
+"""A job of so many replicas is large: to look at all of them takes as long as to hear a dozen."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +167,12 @@ class CoordinatorCore:
         self._awake_at: float | None = None
         self._senders: dict[int, Hashable] = {}
         self._told_anew = False
+        self._pressing = False
+        """Whether something was told that no view should go without."""
         self._barred: tuple[int, ...] = ()
         self._places: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.gathers = spec.processes >= GATHERS_FROM
+        """Whether what can wait is decided on at the next tick."""
 
     @property
     def leading(self) -> bool:
@@ -195,12 +204,15 @@ class CoordinatorCore:
             actions += self._office_changed(now)
         if not isinstance(event, Received | Disconnected):
             actions += self._retry_load(now)
-        if isinstance(event, Received) and not self._told_anew:
-            # Nothing new was said. What only time brings out is looked for at every tick, so that the cost of
-            # a message does not grow with the size of the job.
-            return actions
-        self._told_anew = False
-        return actions + self._decide(now)
+        return actions + self._decide(now) if self._is_due(event) else actions
+
+    def _is_due(self, event: Event) -> bool:
+        """Whether to look for what has to be decided. What only time brings out is looked for at every tick,
+        so that the cost of a message does not grow with the size of the job."""
+        told_anew, self._told_anew = self._told_anew, False
+        if isinstance(event, Tick) or self._pressing:
+            return True
+        return not self.gathers and (told_anew or not isinstance(event, Received))
 
     def status(self, now: float, rejected: dict[str, int]) -> Status | None:
         if not self.leading or self.membership is None or self.evidence is None:
@@ -245,6 +257,7 @@ class CoordinatorCore:
         self._one_may_be_late = False
         self._loading = False
         self._retry_at = now
+        self._pressing = False
         self._senders.clear()
         return []
 
@@ -289,7 +302,12 @@ class CoordinatorCore:
         host = membership.hosts.get(beat.agent)
         if host is not None and beat.boot < host.boot:
             return [Send(sender, Declined(boot=beat.boot, reason=_superseded(beat.agent)))]
-        self._told_anew |= self.evidence.note_beat(sender, beat, now)
+        known = beat.agent in self.evidence.agents
+        told = self.evidence.note_beat(sender, beat, now)
+        self._told_anew |= told
+        died = beat.gave_up is not None or any(not departure.finished for departure in beat.departures)
+        # One that is known, and proves something without telling of an exit, has been started anew.
+        self._pressing |= told and (died or (known and not beat.departures))
         void = [
             seat
             for pulse in beat.pulses
@@ -368,7 +386,9 @@ class CoordinatorCore:
             return [Send(sender, self._evicted(report.replica, report.incarnation))]
         self._senders[seat.replica] = sender
         actions: list[Action] = [Send(sender, _ack(report, self.membership))]
-        self._told_anew |= report != self.evidence.reports.get(report.replica)
+        told = report != self.evidence.reports.get(report.replica)
+        self._told_anew |= told
+        self._pressing |= told and bool(report.failing or report.leaving or report.charges)
         if self.evidence.note_report(report, now):
             for accused in report.unreachable:
                 actions += self._check(self.membership.seats.get(accused))
@@ -481,6 +501,7 @@ class CoordinatorCore:
         if not self.leading or self._in_flight is not None or self.evidence is None or now < self._retry_at:
             return []
         assert self.membership is not None
+        self._pressing = False
         change = self.evidence.change(self.membership, now)
         planned = plan(self.membership, change)
         if planned == self.membership:

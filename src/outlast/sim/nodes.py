@@ -30,15 +30,20 @@ class CoordinatorNode(Node):
     def __init__(self, sim: Simulation, name: str) -> None:
         super().__init__(name)
         self._sim = sim
-        self.core = sim.cast.coordinator(sim.spec, sim.timing)
+        self.core = self._new_core()
         self._answer = self._handle
         self.callers: dict[Caller, None] = {}
         """Whoever is connected with it."""
 
+    def _new_core(self) -> coord.CoordinatorCore:
+        core = self._sim.cast.coordinator(self._sim.spec, self._sim.timing)
+        core.gathers = self._sim.gathers
+        return core
+
     def boot(self) -> None:
         self._sim.world.boot(self)
         self.callers.clear()
-        self.core = self._sim.cast.coordinator(self._sim.spec, self._sim.timing)
+        self.core = self._new_core()
         self._answer = lambda event: self._handle(event)
         self._perform(self.core.start(self._sim.world.now))
         self._tick()

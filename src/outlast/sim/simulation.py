@@ -137,6 +137,8 @@ class Simulation:
         # Drawn apart, too, like the shadows.
         self.compare_every = random.Random(f"verify-{seed}").choice([0, 1, 3, 10])
         """After so many steps states are compared; 0 for a job that compares none."""
+        self.gathers = random.Random(f"gathers-{seed}").random() < 0.3
+        """Whether the coordinators decide as in a large job: at their ticks, unless something presses."""
         self.store.on_commit = self.checkers.committed
         coordinators, machines = chance.randint(1, 3), chance.randint(1, min(3, replicas))
         # Drawn apart, too.
