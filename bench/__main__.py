@@ -31,6 +31,7 @@ BENCHMARKS = (
     "detect",
     "digests",
     "failover",
+    "fleet",
     "load",
     "overhead",
     "recovery",
