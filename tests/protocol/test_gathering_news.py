@@ -16,6 +16,7 @@ from outlast.protocol.coordinator import (
     Tick,
 )
 from outlast.protocol.election import Campaigned
+from outlast.protocol.evidence import Evidence
 from outlast.protocol.messages import (
     Admitted,
     Beat,
@@ -27,6 +28,7 @@ from outlast.protocol.messages import (
     Report,
     ReportAck,
 )
+from outlast.protocol.roster import Change
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Membership, process_number
 
@@ -191,26 +193,44 @@ def test_all_that_a_new_view_makes_them_say_is_one_decision() -> None:
     assert commit.membership.active == 2
 
 
-def test_a_whole_fleet_that_comes_to_a_new_leader_costs_one_look() -> None:
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When a leader has looked at all that it knows."""
+    looks: list[float] = []
+    change = Evidence.change
+
+    def counted(self: Evidence, membership: Membership, now: float) -> Change:
+        looks.append(now)
+        return change(self, membership, now)
+
+    monkeypatch.setattr(Evidence, "change", counted)
+    return looks
+
+
+def test_a_whole_fleet_that_comes_to_a_new_leader_costs_one_look(looks: list[float]) -> None:
     before = Office(MANY)
     before.train()
     office = Office(MANY, before.document)
+    looks.clear()
     for replica in office.replicas:
         (ack,) = office.hear(f"agent-{replica}", beat(replica, 5))
         assert isinstance(ack, Send) and isinstance(ack.message, BeatAck)
         office.hear(f"replica-{replica}", report(replica))
+    assert looks == []
     office.tick()
+    assert len(looks) == 1
     assert office.commits == []
     assert office.document == before.document
 
 
-def test_those_who_finish_together_are_one_decision() -> None:
+def test_those_who_finish_together_are_one_decision(looks: list[float]) -> None:
     office = Office(MANY)
     office.train()
+    looks.clear()
     for replica in office.replicas:
         office.hear(f"agent-{replica}", beat(replica, 2, gone(replica, finished=True)))
         office.lose(f"replica-{replica}")
-    assert office.commits == []
+    assert looks == []
     for _ in range(6):
         office.tick()
     (commit,) = office.commits
