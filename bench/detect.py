@@ -12,6 +12,10 @@ of the seven survivors has adopted a view without the victim's life, both on the
 - `sched_ms_p99`: how late an idle thread of this process wakes up meanwhile.
 
 `rejoin_s` in the details is the time from the signal until all eight were members again.
+
+With `--store etcd` what is agreed on is kept by three members of etcd, and a second job that keeps it on its
+disk runs beside. Replicas of both are killed in turn, so that both see the same machine:
+`kill_ms_median_ratio` is what the agreement of three costs over that of one.
 """
 
 import argparse
@@ -19,8 +23,11 @@ import contextlib
 import os
 import random
 import signal
+import tempfile
 import time
+from pathlib import Path
 
+from bench import stores
 from bench.crew import REPLICAS, TINY_REPLICAS, Crew, crew
 from bench.result import Result
 from bench.stats import median, p90, p99, spread
@@ -31,6 +38,7 @@ from outlast.protocol.views import Outcome
 
 KILL_MEDIAN_MS = 50.0
 KILL_P90_MS = 150.0
+KILL_RATIO = 2.0
 SLACK_S = 0.5
 UNEVEN_S = 0.1
 """Faults come at any point between two beats."""
@@ -41,14 +49,28 @@ KINDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "hang": signal.SIGUSR1}
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", type=int, default=20, help="faults of each kind (20)")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of faults (kill,stop,hang)")
+    stores.add_option(parser)
 
 
 def run(options: argparse.Namespace) -> Result:
+    with contextlib.ExitStack() as stack:
+        if options.store == stores.EMBEDDED:
+            return _run(options, "", None)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="outlast-bench-")))
+        address = stack.enter_context(stores.opened(options.store, folder))
+        replicas = TINY_REPLICAS if options.tiny else REPLICAS
+        return _run(options, address, stack.enter_context(crew(replicas=replicas)))
+
+
+def _run(options: argparse.Namespace, store: str, beside: Crew | None) -> Result:
+    """`beside` is the job that shows how long it takes without such a store."""
     removed_s: dict[str, list[float]] = {}
+    beside_s: list[float] = []
     rejoined_s: dict[str, list[float]] = {}
     paces_s: list[float] = []
     replicas, faults = (TINY_REPLICAS, 1) if options.tiny else (REPLICAS, options.faults)
-    with crew(replicas=replicas) as job, Wakeups() as wakeups:
+    where = ["--store", store] if store else []
+    with crew(replicas=replicas, options=where) as job, Wakeups() as wakeups:
         for kind in options.kinds.split(","):
             removed_s[kind], rejoined_s[kind] = [], []
             for index in range(faults):
@@ -57,8 +79,12 @@ def run(options: argparse.Namespace) -> Result:
                 out_s, back_s = _fault(job, index % replicas, KINDS[kind])
                 removed_s[kind].append(out_s)
                 rejoined_s[kind].append(back_s)
+                if beside is not None and kind == "kill":
+                    beside.wait_until_warm()
+                    beside_s.append(_fault(beside, index % replicas, KINDS[kind])[0])
         outcome = job.wait_until_warm().outcome
-    return _result(replicas, removed_s, rejoined_s, paces_s, wakeups, outcome)
+    result = _result(replicas, removed_s, rejoined_s, paces_s, wakeups, outcome)
+    return _compared(result, removed_s["kill"], beside_s) if beside_s else result
 
 
 def _fault(job: Crew, replica: int, number: int) -> tuple[float, float]:
@@ -112,4 +138,14 @@ def _result(
             "sched_ms": spread(wakeups.late_ms),
             "job_ended": None if outcome is None else outcome.reason,
         },
+    )
+
+
+def _compared(result: Result, kill_s: list[float], beside_s: list[float]) -> Result:
+    ratio = median(kill_s) / median(beside_s)
+    return Result(
+        name=result.name,
+        figures={**result.figures, "kill_ms_median_ratio": ratio},
+        bounds={**result.bounds, "kill_ms_median_ratio": KILL_RATIO},
+        details={**result.details, "store": "etcd", "removed_embedded_s": spread(beside_s)},
     )

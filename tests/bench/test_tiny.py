@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from bench.__main__ import BENCHMARKS, described
+from servers import etcd
+from servers.fixtures import need
 
 ROOT = Path(__file__).parents[2]
 KEYS = {
@@ -124,6 +126,15 @@ def test_every_benchmark_runs_and_prints_its_keys(name: str, tmp_path: Path) -> 
     if name == "rules":
         assert {"median", "krum", "nnm_trimmed_mean"} <= found["x_read_limit"].keys()
         assert len(found["x_read_limit"]) >= len(found["bounds"]["x_read_limit"])
+
+
+def test_detection_over_etcd_is_held_against_that_over_a_disk(tmp_path: Path) -> None:
+    need(etcd.missing())
+    run = bench("detect", "--tiny", "--json", "--store", "etcd", "--kinds", "kill", here=tmp_path)
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    assert found["kill_ms_median_ratio"] > 0
+    assert found["bounds"]["kill_ms_median_ratio"]["bound"] == 2.0
 
 
 @pytest.fixture
