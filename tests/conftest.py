@@ -5,14 +5,25 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from cpu_limit import pytest_runtest_call
-from servers.fixtures import etcd, etcd_cluster, hdfs, network, own_etcd_cluster, seaweedfs
+from servers.fixtures import (
+    etcd,
+    etcd_cluster,
+    etcd_network,
+    hdfs,
+    network,
+    own_etcd_cluster,
+    own_etcd_network,
+    seaweedfs,
+)
 
 __all__ = [
     "etcd",
     "etcd_cluster",
+    "etcd_network",
     "hdfs",
     "network",
     "own_etcd_cluster",
+    "own_etcd_network",
     "pytest_runtest_call",
     "seaweedfs",
 ]

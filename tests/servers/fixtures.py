@@ -1,18 +1,22 @@
 """The servers as fixtures, started when the first test asks for one and shared by all of them."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 
+from patience import PATIENCE_S
 from servers import etcd as etcd_server
 from servers import hdfs as hdfs_server
 from servers import namespaces
 from servers import seaweedfs as s3_server
 from servers.etcd import Etcd
 from servers.hdfs import Hdfs
-from servers.machines import Network
+from servers.machines import Machine, Network
 from servers.seaweedfs import SeaweedFS
 
 
@@ -93,3 +97,44 @@ def network() -> Iterator[Callable[[int], Network]]:
     yield new
     for each in networks:
         each.close()
+
+
+@dataclass(frozen=True)
+class EtcdNetwork:
+    """Three machines with a member of etcd each, and one without."""
+
+    network: Network
+    etcd: Etcd
+    client: Machine
+
+    def wait_for_leader(self, among: Sequence[int] = (0, 1, 2)) -> int:
+        """Which of these members leads, once one does."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (leader := self.etcd.leader(among)) < 0:
+            assert time.monotonic() < deadline, f"none of the members {among} leads"
+            time.sleep(0.02)
+        return leader
+
+
+@pytest.fixture(scope="session")
+def etcd_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdNetwork]:
+    """Whoever cuts something heals it, too."""
+    yield from _etcd_network(tmp_path_factory)
+
+
+@pytest.fixture
+def own_etcd_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdNetwork]:
+    """One that nobody else needs."""
+    yield from _etcd_network(tmp_path_factory)
+
+
+def _etcd_network(folders: pytest.TempPathFactory) -> Iterator[EtcdNetwork]:
+    need(etcd_server.missing() or namespaces.cannot_enter())
+    with contextlib.closing(Network(4)) as network:
+        *machines, client = network.machines
+        server = Etcd(folders.mktemp("etcd"), len(machines), machines=machines)
+        try:
+            server.wait()
+            yield EtcdNetwork(network, server, client)
+        finally:
+            server.stop()

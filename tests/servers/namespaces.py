@@ -81,6 +81,15 @@ def missing() -> str | None:
     return None
 
 
+def cannot_enter() -> str | None:
+    """Why this process cannot enter namespaces, though others may run there; None if it can."""
+    if missing() is None and needs_own_users():
+        return (
+            "only root can enter a namespace: unshare --user --map-root-user makes you that, for one command"
+        )
+    return missing()
+
+
 @functools.cache
 def needs_own_users() -> bool:
     """Whether namespaces can only be had within a user namespace."""
@@ -165,7 +174,7 @@ class Namespace:
     def entered(self) -> Iterator[None]:
         """This thread is in the namespace meanwhile: so are the sockets that it makes and the processes and
         threads that it starts. Other threads are not."""
-        assert not needs_own_users(), "a process with several threads cannot enter a user namespace"
+        assert cannot_enter() is None, cannot_enter()
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             there = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)

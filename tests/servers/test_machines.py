@@ -28,9 +28,7 @@ Networks = Callable[[int], Network]
 
 @pytest.fixture(autouse=True)
 def _needs_root() -> None:
-    need(namespaces.missing())
-    if namespaces.needs_own_users():
-        need("these tests enter namespaces, which only root can")
+    need(namespaces.cannot_enter())
 
 
 @contextlib.contextmanager

@@ -1,82 +1,35 @@
 """The etcd store where its cluster is in trouble, and where what it is given is wrong."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from store_in_trouble import Counters, Follower, insist, run
 from store_watching import DEADLINE_S
 
 from outlast.coordinator.store import gateway
 from outlast.coordinator.store.etcd import EtcdStore, judge_version, parse
 from outlast.coordinator.store.gateway import Endpoint, Gateway
-from outlast.coordinator.store.seam import Absent, ModifiedAt, Put
-from outlast.errors import Compacted, ConfigError, OutcomeUnknown, StoreError, StoreFull
+from outlast.coordinator.store.seam import Put
+from outlast.errors import Compacted, ConfigError, StoreError, StoreFull
 from servers import etcd as etcd_server
 from servers.etcd import Etcd
 from servers.fixtures import need
 
 
-def run(server: Etcd, test: Callable[[EtcdStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        store = await EtcdStore.open(server.address("job"))
-        try:
-            async with asyncio.timeout(2 * DEADLINE_S):
-                await test(store)
-        finally:
-            await store.close()
-
-    asyncio.run(main())
-
-
-async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        # What it waits for is in other processes.
-        while not await holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def count(store: EtcdStore, stop: asyncio.Event) -> tuple[int, int]:
-    """Count up in the store until told to stop: how often that surely went well, and how often perhaps."""
-    sure = perhaps = 0
-    while not stop.is_set():
-        try:
-            entry = (await store.read("count")).entries["count"]
-            counted = Put("count", b"%d" % (int(entry.value) + 1))
-            sure += (await store.commit([ModifiedAt("count", entry.modified)], [counted])).succeeded
-        except OutcomeUnknown:
-            perhaps += 1
-        except StoreError:
-            await asyncio.sleep(0.05)
-    return sure, perhaps
-
-
 @pytest.mark.parametrize("fault", ["the leader is killed", "the leader is stopped", "a follower is stopped"])
 def test_nothing_is_lost_and_nothing_is_done_twice(own_etcd_cluster: Etcd, fault: str) -> None:
     async def test(store: EtcdStore) -> None:
-        await store.commit([Absent("count")], [Put("count", b"0")])
-        stop = asyncio.Event()
-
-        async def reaches(number: int) -> bool:
-            return int((await store.read("count")).entries["count"].value) >= number
-
-        counting = [asyncio.create_task(count(store, stop)) for _ in range(3)]
-        await wait_until(lambda: reaches(10))
-        leader = own_etcd_cluster.leader()
-        assert leader >= 0
-        if fault == "the leader is killed":
-            own_etcd_cluster.kill(leader)
-        else:
-            own_etcd_cluster.pause(leader if "leader" in fault else (leader + 1) % 3)
-        before = int((await store.read("count")).entries["count"].value)
-
-        await wait_until(lambda: reaches(before + 50))
-        stop.set()
-        outcomes = await asyncio.gather(*counting)
-        sure, perhaps = (sum(each) for each in zip(*outcomes, strict=True))
-        final = int((await store.read("count")).entries["count"].value)
-        assert sure <= final <= sure + perhaps
+        async with Counters(store) as counters:
+            await counters.go_on(10)
+            leader = own_etcd_cluster.leader()
+            assert leader >= 0
+            if fault == "the leader is killed":
+                own_etcd_cluster.kill(leader)
+            else:
+                own_etcd_cluster.pause(leader if "leader" in fault else (leader + 1) % 3)
+            await counters.go_on(50)
 
     run(own_etcd_cluster, test)
 
@@ -86,51 +39,20 @@ def test_a_watch_whose_member_is_gone_breaks_and_goes_on_elsewhere(
     own_etcd_cluster: Etcd, fault: str
 ) -> None:
     async def test(store: EtcdStore) -> None:
-        seen: list[bytes | None] = []
-        after = (await store.read("")).revision
         watched = store._gateway._endpoints[0].port
-        breaks = 0
-
-        async def follow() -> None:
-            nonlocal after, breaks
-            while seen[-1:] != [b"end"]:
-                try:
-                    async with aclosing(store.watch("key", after)) as events:
-                        async for event in events:
-                            seen.append(event.value)
-                            after = event.revision
-                            if event.value == b"end":
-                                return
-                except Compacted:
-                    raise
-                except StoreError:
-                    breaks += 1
-                    await asyncio.sleep(0.05)
-
-        following = asyncio.create_task(follow())
+        follower = Follower(store, "key", (await store.read("")).revision)
         await store.commit([], [Put("key", b"before")])
-
-        async def saw() -> bool:
-            return bool(seen)
-
-        await wait_until(saw)
+        await follower.saw(b"before")
         member = own_etcd_cluster.ports.index(watched)
         if fault == "killed":
             own_etcd_cluster.kill(member)
         else:
             own_etcd_cluster.pause(member)
-        # Written through the others, perhaps at the second attempt.
-        for value in (b"behind", b"end"):
-            async with asyncio.timeout(DEADLINE_S):
-                while (found := (await store.read("key")).entries["key"]).value != value:
-                    try:
-                        await store.commit([ModifiedAt("key", found.modified)], [Put("key", value)])
-                    except StoreError:
-                        await asyncio.sleep(0.05)
-        async with asyncio.timeout(DEADLINE_S):
-            await following
-        assert seen == [b"before", b"behind", b"end"]
-        assert breaks >= 1
+        await insist(store, "key", b"behind")
+        await insist(store, "key", b"end")
+        await follower.end()
+        assert follower.seen == [b"before", b"behind", b"end"]
+        assert follower.breaks >= 1
 
     run(own_etcd_cluster, test)
 
