@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from outlast.protocol import inbox
 from outlast.protocol.agenda import Agenda
 from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
@@ -41,7 +43,7 @@ from outlast.protocol.step_words import (
     Verdict,
 )
 from outlast.protocol.steps import StepCore
-from outlast.protocol.supervision import AgentCore, Exit
+from outlast.protocol.supervision import AgentAction, AgentCore, Exit
 from outlast.protocol.timing import Timing
 from outlast.protocol.trunk import Checkpoint, before_claim, walk_trunk
 from outlast.protocol.verifying import Verifying
@@ -95,6 +97,38 @@ class ExitTakenForAnEnd(AgentCore):
 
     def _too_early(self, life: Any, ending: Exit) -> bool:
         return False
+
+
+class MovedWithoutANumber(AgentCore):
+    """Numbers a replica that was moved here by its own starts alone, so that it may look older than it is."""
+
+    def _next_process(self, replica: int) -> int:
+        self._places.pop(replica, None)
+        process = super()._next_process(replica)
+        self._places[replica] = 0
+        return process
+
+    def _take_care(self, places: dict[int, int], now: float) -> list[AgentAction]:
+        return super()._take_care(dict.fromkeys(places, 0), now)
+
+
+class LeftBehind(AgentCore):
+    """Goes on with replicas that were given to others."""
+
+    def _take_care(self, places: dict[int, int], now: float) -> list[AgentAction]:
+        return super()._take_care({**self._places, **places}, now)
+
+
+class PlacesKeepTheirNumbers(CoordinatorCore):
+    """Gives a replica that moves the number of the place that it had."""
+
+    def _begin(self, commit: Commit) -> list[Action]:
+        places = dict(commit.membership.places)
+        for replica, place in (self.membership.places if self.membership is not None else {}).items():
+            places[replica] = msgspec.structs.replace(places[replica], boot=place.boot)
+        return super()._begin(
+            replace(commit, membership=msgspec.structs.replace(commit.membership, places=places))
+        )
 
 
 class _WatchesFromNow(Election):
@@ -794,6 +828,15 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a hang that looks like a wait": (
         believing(driver=HangsLookLikeWaits),
         "stand still",
+    ),
+    "a moved replica that is numbered by its agent alone": (
+        believing(agent=MovedWithoutANumber),
+        "is back|has ended|stand still",
+    ),
+    "a replica that is left behind": (believing(agent=LeftBehind), "is back|has ended"),
+    "a place that keeps its number": (
+        believing(coordinator=PlacesKeepTheirNumbers),
+        "is back|has ended|stand still|core failed",
     ),
     "no reconciliation": (
         Cast(steps=NobodyAsked),

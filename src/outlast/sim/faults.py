@@ -94,7 +94,7 @@ class Faults:
             self._sim.world.after(0.0, None, self._haunt_the_end, self._haunts.randint(1, 6), until_s)
         if not self._sim.calm and self._sim.spec.is_placed and self._losses.random() < 0.7:
             for _ in range(self._losses.randint(1, 2)):
-                self._sim.world.after(self._losses.uniform(0.5, until_s), None, self._lose_machine)
+                self._sim.world.after(self._losses.uniform(0.0, 2.5), None, self._lose_machine)
         if not self._sim.calm and self._exits.random() < 0.15:
             for _ in range(self._exits.randint(1, 3)):
                 self._sim.world.after(self._exits.uniform(0.0, until_s), None, self._exit_early)

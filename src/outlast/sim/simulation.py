@@ -321,7 +321,9 @@ class Simulation:
         if document is None or len(document.view.members) != expected:
             return False
         view = document.view
-        return all(
+        # Where a replica was moved, nothing of it is left behind.
+        alone = len(self.everyone()) == len(self.replicas())
+        return alone and all(
             node.up
             and node.core.view == view
             and (node.core.is_member or self.spec.is_shadow(node.replica))

@@ -89,6 +89,7 @@ class Truth:
         trainer.digest, trainer.bent = hash((trainer.digest, FLIP)), True
         self._tainted.add(trainer.digest)
         self._bent = (node, node.driver.life)
+        self._bent_life = (node.replica, node.core.incarnation)
         self._ever_bent.add(node.replica)
         return True
 
