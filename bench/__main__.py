@@ -33,6 +33,7 @@ BENCHMARKS = (
     "failover",
     "fleet",
     "load",
+    "machines",
     "overhead",
     "recovery",
     "rejoin",

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,8 +20,9 @@ from training_run import SCRIPT, hash_alone
 from outlast.errors import OutlastError
 from outlast.observe.promises import check
 from outlast.protocol.messages import Status
-from outlast.testing.cluster import job_status, page_step
+from outlast.testing.cluster import job_status, read_page
 from outlast.train.audit import merge_ledgers
+from outlast.wire.progress import Reading
 from outlast.wire.rundir import RunDirectory
 from patience import PATIENCE_S
 from servers.children import Child
@@ -178,20 +179,22 @@ class MachinesRun:
         self.wait_for_steps()
         return status
 
-    def steps(self) -> dict[int, int]:
-        """How far each replica has come, wherever it runs."""
-        found: dict[int, int] = {}
-        for page in self.folder.glob("machine*/runs/job/agents/*/replica-*.page"):
-            replica = int(page.stem.removeprefix("replica-"))
-            found[replica] = max(found.get(replica, 0), page_step(page))
-        return found
+    def pages(self, machines: Sequence[Machine] | None = None) -> list[Reading]:
+        """What the replicas on these machines say of themselves, or on all of them."""
+        homes = [self.directory(machine).path for machine in machines or self.machines]
+        return [read_page(page) for home in homes for page in home.glob("agents/*/replica-*.page")]
+
+    def newest_step(self, machines: Sequence[Machine] | None = None) -> int:
+        return max((page.step for page in self.pages(machines)), default=0)
+
+    def newest_view(self) -> int:
+        """That somebody works in."""
+        return max((page.view for page in self.pages()), default=0)
 
     def wait_for_steps(self, more: int = 5) -> None:
         """Training goes on."""
-        before = max(self.steps().values(), default=0)
-        self.wait_until(
-            f"step {before + more}", lambda: max(self.steps().values(), default=0) >= before + more
-        )
+        wanted = self.newest_step() + more
+        self.wait_until(f"step {wanted}", lambda: self.newest_step() >= wanted)
 
     def leader(self) -> Machine:
         """The machine whose coordinator leads."""

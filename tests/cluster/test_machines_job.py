@@ -176,8 +176,7 @@ def test_there_is_no_coordinator_for_a_minute(network: NewNetwork, tmp_path: Pat
             # It would start another one at once.
             os.kill(run.launchers[machine].pid, signal.SIGSTOP)
             os.kill(run.child_pid(machine, "outlast.coordinator"), signal.SIGKILL)
-        wanted = max(run.steps().values()) + 500
-        run.wait_until("500 steps more", lambda: max(run.steps().values()) >= wanted)
+        run.wait_for_steps(500)
         for machine in run.core:
             os.kill(run.launchers[machine].pid, signal.SIGCONT)
         run.wait_for_all()

@@ -30,7 +30,7 @@ from outlast.kinship import children_of
 from outlast.observe.promises import check
 from outlast.protocol.messages import Status
 from outlast.run.observer import watch
-from outlast.wire.progress import ProgressReader
+from outlast.wire.progress import ProgressReader, Reading
 from outlast.wire.rundir import RunDirectory
 
 LOOK_EVERY_S = 0.02
@@ -185,7 +185,7 @@ class LocalCluster:
     def steps(self) -> dict[int, int]:
         """Where each replica is, as its progress page says: no coordinator is needed for that."""
         pages = self.directory.path.glob("agents/*/replica-*.page")
-        return {int(page.stem.removeprefix("replica-")): page_step(page) for page in pages}
+        return {int(page.stem.removeprefix("replica-")): read_page(page).step for page in pages}
 
     def replica_pids(self) -> dict[int, int]:
         """The processes of all learners and members, once their agents have told of them."""
@@ -264,9 +264,10 @@ def _bytes(path: str) -> bytes:
         return b""
 
 
-def page_step(page: Path) -> int:
+def read_page(page: Path) -> Reading:
+    """What a replica says of itself."""
     reader = ProgressReader(page)
     try:
-        return reader.read().step
+        return reader.read()
     finally:
         reader.close()
