@@ -102,7 +102,7 @@ def test_a_cluster_without_space_says_what_to_do(tmp_path: Path) -> None:
             for i in range(64):
                 await store.commit([], [Put(f"{i}", bytes(256 << 10))])
 
-        with pytest.raises(StoreFull, match="disarm"):
+        with pytest.raises(StoreFull, match="outlast etcd prune"):
             await fill()
         assert (await store.read("")).entries, "what is there can be read"
 

@@ -43,6 +43,7 @@ READS_RIGHT_SINCE = {(3, 4): 42, (3, 5): 28, (3, 6): 9}
 """The first patch of each minor version that does not answer reads with the past after a pause."""
 
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>\d{1,5})")
+_EXAMPLE = f"give it as {SCHEME}HOST:PORT,HOST:PORT/PREFIX"
 _NOT_FOUND = 5
 _EXHAUSTED = 8
 
@@ -159,26 +160,28 @@ class EtcdStore:
 
 def parse(address: str) -> tuple[list[Endpoint], str]:
     """The members' addresses, and the prefix of this job's keys."""
-    example = f"give it as {SCHEME}HOST:PORT,HOST:PORT/PREFIX"
+    endpoints, prefix = parse_cluster(address)
+    if not prefix or len(prefix.encode()) > PREFIX_MOST_BYTES or not prefix.isprintable():
+        raise ConfigError(
+            f"the store {address!r} has no prefix that can be used, and other jobs may be there: {_EXAMPLE}"
+        )
+    return endpoints, f"{prefix}/"
+
+
+def parse_cluster(address: str) -> tuple[list[Endpoint], str]:
+    """The same, where a prefix is not needed."""
     if not address.startswith(SCHEME):
-        raise ConfigError(f"the store {address!r} is none that Outlast knows: {example}")
+        raise ConfigError(f"the store {address!r} is none that Outlast knows: {_EXAMPLE}")
     hosts, _, prefix = address.removeprefix(SCHEME).partition("/")
     endpoints = []
     for host_and_port in hosts.split(","):
-        found = re.fullmatch(
-            r"(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>\d{1,5})", host_and_port
-        )
+        found = _HOST_AND_PORT.fullmatch(host_and_port)
         if found is None or not 0 < int(found["port"]) < 1 << 16:
-            raise ConfigError(f"{host_and_port!r} in the store {address!r} is no host and port: {example}")
+            raise ConfigError(f"{host_and_port!r} in the store {address!r} is no host and port: {_EXAMPLE}")
         endpoints.append(Endpoint(found["v6"] or found["host"], int(found["port"])))
     if len(set(endpoints)) != len(endpoints):
         raise ConfigError(f"the store {address!r} names a member twice: name each of them once")
-    prefix = prefix.strip("/")
-    if not prefix or len(prefix.encode()) > PREFIX_MOST_BYTES or not prefix.isprintable():
-        raise ConfigError(
-            f"the store {address!r} has no prefix that can be used, and other jobs may be there: {example}"
-        )
-    return endpoints, f"{prefix}/"
+    return endpoints, prefix.strip("/")
 
 
 def judge_version(version: str) -> str:
@@ -207,8 +210,8 @@ def judge_version(version: str) -> str:
 def _translated(refused: Refused) -> StoreError:
     if refused.code == _EXHAUSTED and "space" in refused.message:
         return StoreFull(
-            f"etcd has no space left ({refused.message}): compact and defragment it or raise its "
-            "--quota-backend-bytes, and then disarm the alarm (etcdctl alarm disarm)"
+            f"etcd has no space left ({refused.message}): `outlast etcd prune STORE --defrag` removes what "
+            "ended jobs left there, and ends the alarm"
         )
     return refused
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,14 +83,22 @@ class Gateway:
         self._closed = False
         self._cluster = ""
 
-    async def call(self, path: str, body: JSON, *, once: bool = False, everywhere: bool = True) -> JSON:
+    async def call(
+        self,
+        path: str,
+        body: JSON,
+        *,
+        once: bool = False,
+        everywhere: bool = True,
+        within_s: float | None = None,
+    ) -> JSON:
         """What the first member says that can say anything. `everywhere`: should one not answer, the next is
-        asked."""
+        asked. `within_s`: how long one may take, if it is not the usual time."""
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             endpoint = self._endpoints[0]
             try:
-                return await self._ask(endpoint, path, body, once=once)
+                return await self._ask(endpoint, path, body, once=once, within_s=within_s)
             except _Unavailable as error:
                 self._avoid(endpoint)
                 if not everywhere or asyncio.get_running_loop().time() >= deadline:
@@ -136,10 +145,12 @@ class Gateway:
     def __str__(self) -> str:
         return "etcd at " + ",".join(map(str, sorted(self._endpoints, key=str)))
 
-    async def _ask(self, endpoint: Endpoint, path: str, body: JSON, *, once: bool) -> JSON:
+    async def _ask(
+        self, endpoint: Endpoint, path: str, body: JSON, *, once: bool, within_s: float | None = None
+    ) -> JSON:
         connection = await self._take(endpoint)
         try:
-            async with asyncio.timeout(COMMIT_WITHIN_S if once else ANSWER_WITHIN_S):
+            async with asyncio.timeout(within_s or (COMMIT_WITHIN_S if once else ANSWER_WITHIN_S)):
                 _write(connection, endpoint, path, body, {})
                 status, headers = await _head(connection)
                 answered = await _body(connection, headers)
@@ -304,5 +315,7 @@ def _why(error: Exception) -> str:
         case asyncio.IncompleteReadError() | EOFError():
             return "the connection was closed"
         case OSError():
-            return error.strerror or str(error) or type(error).__name__
+            # Those of a resolver have numbers of their own, below zero.
+            known = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            return known or str(error) or type(error).__name__
     return str(error) or type(error).__name__
