@@ -19,6 +19,7 @@ ALLOWED = {
     "entry": {"cli"},
     "testing": {"run", "train", "state", "observe", "wire", "protocol", "kinship", "crashpoints", "errors"},
     "run": {"observe", "wire", "protocol", "kinship", "errors"},
+    "etcd": {"coordinator", "wire", "kinship", "errors"},
     "coordinator": {"observe", "wire", "protocol", "kinship", "errors"},
     "agent": {"observe", "wire", "protocol", "kinship", "parting", "errors"},
     "train": {

@@ -19,6 +19,7 @@ COMMANDS = {
     "checkpoints": "list, show, verify, export, import and prune checkpoints",
     "rewind": "let the next run go on from an older checkpoint",
     "audit": "check that every sample was used exactly once per pass",
+    "etcd": "start, check and prune an etcd cluster for runs on many machines",
     "sim": "run the protocol in seeded simulation",
     "agent": "start, watch and restart replicas (started by `run`)",
     "coordinator": "decide membership (started by `run`)",
