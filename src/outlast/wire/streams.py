@@ -104,7 +104,8 @@ class Stream(Generic[M]):
         return frame(self._codec.encode(message), self._limits.frame_bytes)
 
     def send_framed(self, data: bytes) -> None:
-        if self.closed:
+        # A connection may be known to be lost before the stream is told: that comes with the next turn.
+        if self.closed or self._transport.is_closing():
             return
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > self._limits.backlog_bytes:
