@@ -235,3 +235,41 @@ def test_those_who_finish_together_are_one_decision(looks: list[float]) -> None:
         office.tick()
     (commit,) = office.commits
     assert commit.membership.finished == MANY
+
+
+def test_who_comes_right_after_a_view_waits_for_others_that_come() -> None:
+    office = Office(MANY)
+    office.train()
+    for replica in (3, 4):
+        office.hear(f"agent-{replica}", beat(replica, 2, gone(replica)))
+        office.store()
+    office.hear("replica-3", register(3, serial=2))
+    office.tick()
+    assert all(commit.membership.view.learner(3) is None for commit in office.commits)
+    office.hear("replica-4", register(4, serial=2))
+    for _ in range(3):
+        office.tick()
+        office.store()
+    view = office.document.view
+    assert {member.replica for member in view.learners} == {3, 4}
+    assert view.number == 4, "two views without them, and one with both"
+
+
+def test_nobody_waits_to_be_taken_out_of_a_view() -> None:
+    office = Office(MANY)
+    office.train()
+    for before, replica in enumerate((3, 4, 5)):
+        assert len(office.commits) == before
+        office.hear(f"agent-{replica}", beat(replica, 2, gone(replica)))
+        office.store()
+    assert office.document.view.number == 4
+
+
+def test_a_new_life_proves_at_once_that_the_old_one_is_over() -> None:
+    office = Office(MANY)
+    office.train()
+    office.hear("agent-3", beat(3, 2, gone(3)))
+    office.store()
+    office.hear("replica-5", register(5, serial=2))
+    office.tick()
+    assert office.commits[-1].membership.view.member(5) is None

@@ -15,7 +15,8 @@ The core below is the whole coordinator without its sockets and its disk. While 
 At most one commit is in flight; what is learned meanwhile goes into the next one, so ten deaths at once cost
 two views, not ten. In a large job what can wait goes into one decision per tick: a look at everything for
 every word of a thousand replicas, which all have something to say when a view or a leader is new, would take
-longer than they are patient.
+longer than they are patient. And whoever comes waits for others that come: a view is told to everybody, and
+when a hundred machines start, one after the other, there need not be two hundred of them. Deaths do not wait.
 """
 
 from collections.abc import Hashable, Mapping
@@ -43,12 +44,14 @@ from outlast.protocol.messages import (
     Status,
     ViewNews,
 )
-from outlast.protocol.roster import plan
+from outlast.protocol.roster import Change, plan
 from outlast.protocol.timing import Timing
 from outlast.protocol.views import JobSpec, Membership, Seat, Standing
 
 GATHERS_FROM = 64
 """A job of so many replicas is large: to look at all of them takes as long as to hear a dozen."""
+REST_PER_SEAT_S = 0.001
+"""So long after a view nobody joins a large job, for each of its seats: ten times what telling it takes."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Publish:
-    """Send to every agent, replica and observer that is connected."""
+    """Send to every replica and observer that is connected, and to every agent unless it is a view."""
 
     message: Message
 
@@ -171,6 +174,7 @@ class CoordinatorCore:
         """Whether something was told that no view should go without."""
         self._barred: tuple[int, ...] = ()
         self._places: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._joins_at = float("-inf")
         self.gathers = spec.processes >= GATHERS_FROM
         """Whether what can wait is decided on at the next tick."""
 
@@ -258,6 +262,7 @@ class CoordinatorCore:
         self._loading = False
         self._retry_at = now
         self._pressing = False
+        self._joins_at = float("-inf")
         self._senders.clear()
         return []
 
@@ -388,7 +393,8 @@ class CoordinatorCore:
         actions: list[Action] = [Send(sender, _ack(report, self.membership))]
         told = report != self.evidence.reports.get(report.replica)
         self._told_anew |= told
-        self._pressing |= told and bool(report.failing or report.leaving or report.charges)
+        ends = report.failing or report.given_up or report.leaving or report.charges
+        self._pressing |= told and bool(ends)
         if self.evidence.note_report(report, now):
             for accused in report.unreachable:
                 actions += self._check(self.membership.seats.get(accused))
@@ -503,13 +509,25 @@ class CoordinatorCore:
         assert self.membership is not None
         self._pressing = False
         change = self.evidence.change(self.membership, now)
+        if self.gathers and now < self._joins_at:
+            self._put_off_joins(change)
         planned = plan(self.membership, change)
         if planned == self.membership:
             return []
+        if planned.view.number != self.membership.view.number:
+            self._joins_at = now + REST_PER_SEAT_S * len(planned.seats)
         self._ticket += 1
         causes = {replica: removal.cause for replica, removal in change.removals.items()}
         self._in_flight = Commit(self._ticket, planned, self._revision, self.election.term, causes)
         return self._begin(self._in_flight)
+
+    def _put_off_joins(self, change: Change) -> None:
+        """But not a new life whose old one counts as alive: it proves that that one is dead."""
+        assert self.membership is not None
+        seats = self.membership.seats
+        change.ready.clear()
+        for replica in [r for r in change.arrivals if r not in seats or not seats[r].present]:
+            del change.arrivals[replica]
 
     def _begin(self, commit: Commit) -> list[Action]:
         return [commit]
