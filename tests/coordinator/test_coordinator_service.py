@@ -208,6 +208,18 @@ def test_a_view_is_encoded_once_for_all(
     assert [one.view.number for one in encoded if isinstance(one, ViewNews)].count(1) == 1
 
 
+def test_an_agent_is_told_the_number_of_a_view(directory: RunDirectory, sock: socket.socket) -> None:
+    mine = link(directory, [])
+    with Coordinator(directory, sock), dial(directory, "agent", "agent-0") as agent:
+        mine.open()
+        assert mine.wait(lambda: mine.is_member, PATIENCE_S)
+        agent.send(Fetch())
+        while not isinstance(news := agent.receive(PATIENCE_S), ViewNews) or not news.view.number:
+            assert news is not None, "the agent is told nothing"
+        assert news == ViewNews(view=View(number=1))
+        mine.close()
+
+
 def hear(observer: BlockingStream[Message], kind: type[M]) -> M:
     """Asks until it hears that."""
     deadline = time.monotonic() + PATIENCE_S

@@ -232,9 +232,13 @@ class CoordinatorService:
                     self._keeper.watch(action.after)
 
     def _send(self, stream: Stream[Message], message: Message) -> None:
-        """A view grows with the job, and all are told of it: it is encoded once."""
+        """A view grows with the job, and all are told of it: it is encoded once. Agents have no use for more
+        than its number."""
         if not isinstance(message, ViewNews):
             stream.send(message)
+            return
+        if stream.peer.role == "agent":
+            stream.send(ViewNews(view=View(number=message.view.number)))
             return
         view, framed = self._framed_view
         if view is not message.view:
