@@ -79,7 +79,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Publish:
-    """Send to every replica and observer that is connected, and to every agent unless it is a view."""
+    """Send to every agent, replica and observer that is connected."""
 
     message: Message
 
