@@ -5,14 +5,14 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from store_in_trouble import Counters, Follower, insist, run
+from store_in_trouble import Counters, Follower, insist, run, wait_until
 from store_watching import DEADLINE_S
 
 from outlast.coordinator.store import gateway
 from outlast.coordinator.store.etcd import EtcdStore, judge_version, parse
 from outlast.coordinator.store.gateway import Endpoint, Gateway
 from outlast.coordinator.store.seam import Put
-from outlast.errors import Compacted, ConfigError, StoreError, StoreFull
+from outlast.errors import Compacted, ConfigError, OutcomeUnknown, StoreError, StoreFull
 from servers import etcd as etcd_server
 from servers.etcd import Etcd
 from servers.fixtures import need
@@ -53,6 +53,70 @@ def test_a_watch_whose_member_is_gone_breaks_and_goes_on_elsewhere(
         await follower.end()
         assert follower.seen == [b"before", b"behind", b"end"]
         assert follower.breaks >= 1
+
+    run(own_etcd_cluster, test)
+
+
+def ask_first(store: EtcdStore, server: Etcd, member: int) -> None:
+    store._gateway._endpoints.sort(key=lambda endpoint: endpoint.port != server.ports[member])
+
+
+def test_a_commit_that_a_leader_took_along_is_not_waited_for(
+    own_etcd_cluster: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that has not noticed yet hands it to the old leader. etcd gives it up after seconds."""
+    monkeypatch.setattr(gateway, "COMMIT_WITHIN_S", DEADLINE_S)
+
+    async def lost(store: EtcdStore) -> bool:
+        leader = own_etcd_cluster.leader()
+        if leader < 0:
+            return False
+        ask_first(store, own_etcd_cluster, (leader + 1) % 3)
+        await store.read("")
+        own_etcd_cluster.pause(leader)
+        try:
+            await store.commit([], [Put("a", b"")])
+        except OutcomeUnknown as unknown:
+            return "another member leads since" in str(unknown)
+        finally:
+            own_etcd_cluster.resume(leader)
+        # The new leader was there before the follower was asked, on a busy machine.
+        return False
+
+    async def test(store: EtcdStore) -> None:
+        await wait_until(lambda: lost(store))
+
+    run(own_etcd_cluster, test)
+
+
+def test_a_commit_at_a_member_that_is_stopped_is_not_waited_for(
+    own_etcd_cluster: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "COMMIT_WITHIN_S", DEADLINE_S)
+
+    async def test(store: EtcdStore) -> None:
+        ask_first(store, own_etcd_cluster, 1)
+        await store.read("")
+        own_etcd_cluster.pause(1)
+        with pytest.raises(OutcomeUnknown, match="not there any more"):
+            await store.commit([], [Put("a", b"")])
+        await insist(store, "a", b"done")
+
+    run(own_etcd_cluster, test)
+
+
+def test_a_commit_without_a_leader_is_not_waited_for(
+    own_etcd_cluster: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "COMMIT_WITHIN_S", DEADLINE_S)
+
+    async def test(store: EtcdStore) -> None:
+        ask_first(store, own_etcd_cluster, 1)
+        await store.read("")
+        own_etcd_cluster.kill(0)
+        own_etcd_cluster.kill(2)
+        with pytest.raises(OutcomeUnknown, match="knows of no leader"):
+            await store.commit([], [Put("a", b"")])
 
     run(own_etcd_cluster, test)
 

@@ -6,7 +6,8 @@ said twice is said again elsewhere; what may not (`once`) is given up as soon as
 with `OutcomeUnknown`, and whoever called reads what has become of it.
 
 A *stream* is a call with many answers. A member that is stopped, or cut off from us, keeps its connections
-and says nothing, so while one waits the member is asked now and then whether it is there.
+and says nothing, so while one waits the member is asked now and then whether it is there. So it is while a
+commit waits: what a leader took along when it died is never answered, and etcd itself says so after seconds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ ANSWER_WITHIN_S = 1.0
 """A member that takes longer is asked no more. A lease of two seconds is renewed when a third of it is over,
 so another member can still be asked to do that."""
 COMMIT_WITHIN_S = 4.0
+LOOK_AT_COMMIT_EVERY_S = 0.1
+"""How often a member that keeps a commit waiting is asked whether it can still do it."""
 PATIENCE_S = 6.0
 """How long one member after the other is asked before a call fails."""
 ASK_AGAIN_S = 0.05
@@ -68,6 +71,13 @@ class Endpoint:
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    given_up: str = ""
+    """Why nothing is expected of it any more."""
+
+    def give_up(self, why: str) -> None:
+        """End it for whoever waits for an answer."""
+        self.given_up = why
+        self.writer.transport.abort()
 
     def close(self) -> None:
         self.writer.close()
@@ -82,6 +92,8 @@ class Gateway:
         self._open: set[_Connection] = set()
         self._closed = False
         self._cluster = ""
+        self._terms: dict[Endpoint, int] = {}
+        """Which leader of the cluster each member knew of when it last said something, as a number."""
 
     async def call(
         self,
@@ -149,6 +161,7 @@ class Gateway:
         self, endpoint: Endpoint, path: str, body: JSON, *, once: bool, within_s: float | None = None
     ) -> JSON:
         connection = await self._take(endpoint)
+        looking = asyncio.ensure_future(self._look_at_commit(endpoint, connection)) if once else None
         try:
             async with asyncio.timeout(within_s or (COMMIT_WITHIN_S if once else ANSWER_WITHIN_S)):
                 _write(connection, endpoint, path, body, {})
@@ -162,12 +175,16 @@ class Gateway:
             self._refuse_if_closed()
             if once:
                 self._avoid(endpoint)
-                raise OutcomeUnknown(f"{endpoint} was asked, and {_why(error)}") from None
+                why = connection.given_up or _why(error)
+                raise OutcomeUnknown(f"{endpoint} was asked, and {why}") from None
             raise _Unavailable(f"{endpoint}: {_why(error)}") from None
         except BaseException:
             # Cancelled in the middle, or an answer that ends the matter: either way nothing follows on it.
             self._drop(connection)
             raise
+        finally:
+            if looking is not None:
+                looking.cancel()
         self._idle[endpoint].append(connection)
         answer = _decode(endpoint, answered)
         # A call of a service that streams has its one answer in an envelope.
@@ -210,7 +227,29 @@ class Gateway:
                 missed = 0
             except StoreError:
                 missed += 1
-        connection.writer.transport.abort()
+        connection.give_up("it is not there any more")
+
+    async def _look_at_commit(self, endpoint: Endpoint, connection: _Connection) -> None:
+        """End the wait for a commit that this member will not answer in time, or not at all: another leader
+        has come meanwhile, or there is none for long, or the member is not there itself."""
+        term = self._terms.get(endpoint, 0)
+        leaderless = 0
+        while leaderless * LOOK_AT_COMMIT_EVERY_S < ANSWER_WITHIN_S:
+            await asyncio.sleep(LOOK_AT_COMMIT_EVERY_S)
+            try:
+                status = await self._ask(endpoint, "/v3/maintenance/status", {}, once=False)
+            except StoreError:
+                connection.give_up("it is not there any more")
+                return
+            newest = self._terms.get(endpoint, 0)
+            term = term or newest
+            if newest != term:
+                # A member that waited for a leader does what it was asked once there is one.
+                await asyncio.sleep(LOOK_AT_COMMIT_EVERY_S)
+                connection.give_up("another member leads since")
+                return
+            leaderless = 0 if int(status.get("leader", 0)) else leaderless + 1
+        connection.give_up("it knows of no leader")
 
     def _avoid(self, endpoint: Endpoint) -> None:
         """Ask the next one first from here on."""
@@ -226,7 +265,10 @@ class Gateway:
             raise StoreError("the store is closed")
 
     def _checked(self, endpoint: Endpoint, answer: JSON) -> JSON:
-        cluster = answer.get("header", {}).get("cluster_id", "")
+        header = answer.get("header", {})
+        if term := int(header.get("raft_term", 0)):
+            self._terms[endpoint] = term
+        cluster = header.get("cluster_id", "")
         self._cluster = self._cluster or cluster
         if cluster and cluster != self._cluster:
             raise StoreError(
