@@ -49,13 +49,17 @@ class Etcd:
         for member in range(members):
             self.start(member)
 
-    def address(self, prefix: str) -> str:
-        members = zip(self.hosts, self.ports, strict=True)
+    def address(self, prefix: str, *, v6: bool = False) -> str:
+        """`v6` on machines only."""
+        hosts = [f"[{machine.address6}]" for machine in self.machines] if v6 else self.hosts
+        members = zip(hosts, self.ports, strict=True)
         return f"etcd://{','.join(f'{host}:{port}' for host, port in members)}/{prefix}"
 
     def start(self, member: int) -> None:
         assert self._children[member] is None
         client = f"http://{self.hosts[member]}:{self.ports[member]}"
+        if self.machines:
+            client += f",http://[{self.machines[member].address6}]:{self.ports[member]}"
         peers = [f"http://{host}:{port}" for host, port in zip(self.hosts, self._peers, strict=True)]
         peer = peers[member]
         options = {

@@ -3,6 +3,7 @@
 Packets are dropped here and nobody is told, which is what a process on the same machine can never see.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -78,6 +79,20 @@ def test_nothing_is_lost_and_nothing_is_done_twice_on_a_network(
 
     with there.client.inside():
         run(there.etcd, test)
+
+
+def test_members_are_reached_over_ipv6(etcd_network: EtcdNetwork) -> None:
+    async def main() -> None:
+        store = await EtcdStore.open(etcd_network.etcd.address("job", v6=True))
+        done = await store.commit([], [Put("key", b"1")])
+        follower = Follower(store, "key", done.revision)
+        await insist(store, "key", b"end")
+        await follower.end()
+        assert "[fd77::1]:2379" in str(store._gateway)
+        await store.close()
+
+    with etcd_network.client.inside():
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("side", ["from everybody", "from the other members", "and only it is not heard"])
