@@ -108,7 +108,7 @@ def _lose_etcd_leader(job: Any) -> float:
     view = status.view.number
     began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    job.members.pop(leader).kill()
+    job.kill_member(leader)
     return _until(began, lambda: job.newest_view() > view)
 
 

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import sys
 import time
 from base64 import b64decode
@@ -18,6 +19,7 @@ from typing import Any, Self
 from training_run import SCRIPT, hash_alone
 
 from outlast.errors import OutlastError
+from outlast.kinship import children_of
 from outlast.observe.promises import check
 from outlast.protocol.messages import Status
 from outlast.testing.cluster import job_status, read_page
@@ -92,23 +94,24 @@ class MachinesRun:
 
     def start_member(self, machine: Machine) -> None:
         """Its member of etcd."""
-        client, peer = f"http://{machine.address}:2379", f"http://{machine.address}:2380"
-        cluster = ",".join(f"{one.name}=http://{one.address}:2380" for one in self.core)
-        options = {
-            "name": machine.name,
-            "data-dir": str(self.folder / f"etcd-{machine.name}"),
-            "listen-client-urls": client,
-            "advertise-client-urls": client,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": cluster,
-            "heartbeat-interval": "50",
-            "election-timeout": "500",
-            "logger": "zap",
-            "log-level": "error",
-        }
-        command = [str(PROGRAM), "--pre-vote", *(f"--{name}={value}" for name, value in options.items())]
-        self.members[machine] = machine.start(command, self.folder / f"etcd-{machine.name}.log")
+        members = ",".join(f"{one.name}={one.address}" for one in self.core)
+        command = ["etcd", "start", "--name", machine.name, "--members", members, "--insecure"]
+        self.members[machine] = self._outlast(machine, command, self.folder / f"etcd-{machine.name}.log")
+
+    def kill_member(self, machine: Machine) -> None:
+        """With `kill -9`, the server itself; the command that stays with it ends by that."""
+        child = self.members.pop(machine)
+        for pid in children_of(child.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        child.end()
+
+    def _outlast(self, machine: Machine, command: list[str], log: Path) -> Child:
+        return machine.start(
+            [sys.executable, "-m", "outlast", *command],
+            log,
+            env={"OUTLAST_HOME": str(self.home(machine)), "OUTLAST_ETCD": str(PROGRAM)},
+        )
 
     def start(self, machine: Machine) -> None:
         """Its part in the job; the first one begins it."""
@@ -123,11 +126,7 @@ class MachinesRun:
         command += ["--machine", machine.name]
         if not self.ticket.exists():
             command += self._script
-        self.launchers[machine] = machine.start(
-            [sys.executable, "-m", "outlast", *command],
-            self.log(machine),
-            env={**os.environ, "OUTLAST_HOME": str(self.home(machine))},
-        )
+        self.launchers[machine] = self._outlast(machine, command, self.log(machine))
         self.wait_until("the ticket", self.ticket.exists)
 
     def log(self, machine: Machine) -> Path:
@@ -267,7 +266,8 @@ class MachinesRun:
         assert audit.ok and audit.steps == self._steps, audit.describe() + self.said()
         for machine in self.machines:
             if machine.is_on:
-                left = [words for pid in machine.pids() if "outlast" in (words := _command_line(pid))]
+                words = [_command_line(pid) for pid in machine.pids()]
+                left = [one for one in words if "outlast" in one and "etcd" not in one]
                 assert not left, f"left on {machine}: {left}"
 
 

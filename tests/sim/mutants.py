@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from outlast.protocol import inbox
 from outlast.protocol.agenda import Agenda
 from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
@@ -117,18 +115,6 @@ class LeftBehind(AgentCore):
 
     def _take_care(self, places: dict[int, int], now: float) -> list[AgentAction]:
         return super()._take_care({**self._places, **places}, now)
-
-
-class PlacesKeepTheirNumbers(CoordinatorCore):
-    """Gives a replica that moves the number of the place that it had."""
-
-    def _begin(self, commit: Commit) -> list[Action]:
-        places = dict(commit.membership.places)
-        for replica, place in (self.membership.places if self.membership is not None else {}).items():
-            places[replica] = msgspec.structs.replace(places[replica], boot=place.boot)
-        return super()._begin(
-            replace(commit, membership=msgspec.structs.replace(commit.membership, places=places))
-        )
 
 
 class _WatchesFromNow(Election):
@@ -834,10 +820,6 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
         "is back|has ended|stand still",
     ),
     "a replica that is left behind": (believing(agent=LeftBehind), "is back|has ended"),
-    "a place that keeps its number": (
-        believing(coordinator=PlacesKeepTheirNumbers),
-        "is back|has ended|stand still|core failed",
-    ),
     "no reconciliation": (
         Cast(steps=NobodyAsked),
         "again, though|hangs at step|is back|has ended|another (verdict|state)|stand still",
