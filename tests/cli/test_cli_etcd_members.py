@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from outlast.coordinator.store.etcd import EtcdStore
+from outlast.coordinator.store.gateway import Endpoint
 from outlast.coordinator.store.seam import Absent, ModifiedAt, Put
 from outlast.errors import OutcomeUnknown, StoreError
+from outlast.etcd.metrics import read_metrics
 from outlast.kinship import alive
 from patience import PATIENCE_S
 from servers import etcd as etcd_server
@@ -39,11 +41,18 @@ def members(tmp_path: Path) -> Iterator[Members]:
         running.stop()
 
 
-def wait_until_gone(pid: int) -> None:
+def wait_until(what: str, holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while alive(pid):
-        assert time.monotonic() < deadline, f"{pid} is still there"
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.02)
+
+
+def in_touch(members: Members, name: str) -> int:
+    """With how many others a member says it is."""
+    host, _, port = members.endpoint(name).rpartition(":")
+    metrics = asyncio.run(read_metrics(Endpoint(host, int(port))))
+    return len(metrics.active_peers) if metrics is not None else 0
 
 
 def checked(outlast: Outlast, members: Members, names: str = "abc") -> dict[str, Any]:
@@ -83,8 +92,8 @@ def test_three_members_from_nothing_and_one_is_killed(members: Members, outlast:
     )
     assert os.stat(members.data("a")).st_mode & 0o777 == 0o700
 
-    told = checked(outlast, members)
-    assert told["usable"] and findings(told) == []
+    told = wait_for_check(outlast, members, lambda told: not findings(told))
+    assert told["usable"]
     assert sorted(one["name"] for one in told["members"]) == ["a", "b", "c"]
     assert sum(one["leads"] for one in told["members"]) == 1
     assert all(one["quota_bytes"] == 4 << 30 and one["fsync_p99_s"] > 0 for one in told["members"])
@@ -95,9 +104,11 @@ def test_three_members_from_nothing_and_one_is_killed(members: Members, outlast:
     ), words
     assert re.search(r"it can be used; 3 of 3 members answer, and 1 more may be lost$", words.strip()), words
 
+    wait_until("a is in touch with both others", lambda: in_touch(members, "a") == 2)
+
     first_server = members.server("b")
     members.kill("b")
-    wait_until_gone(first_server)
+    wait_until("its server is gone as well", lambda: not alive(first_server))
     told = wait_for_check(outlast, members, lambda told: any("b does not" in one for one in findings(told)))
     assert told["usable"]
     members.wait_for("a", "b (")
@@ -133,10 +144,7 @@ def test_a_member_whose_process_alone_is_killed_is_started_again(tmp_path: Path)
         first = members.server("a")
         os.kill(first, signal.SIGKILL)
         members.wait_for("a", "was killed by SIGKILL, and is started again")
-        deadline = time.monotonic() + PATIENCE_S
-        while members.said("a").count("the cluster is healthy") < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until("it is healthy again", lambda: members.said("a").count("the cluster is healthy") == 2)
         assert members.server("a") != first
     finally:
         members.stop()
@@ -164,10 +172,8 @@ class Counting:
 
     def goes_on(self) -> None:
         """Until it has counted some more."""
-        before, deadline = self.sure, time.monotonic() + PATIENCE_S
-        while self.sure < before + 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        before = self.sure
+        wait_until("writes go on", lambda: self.sure >= before + 10)
 
     async def _count(self) -> None:
         store = await EtcdStore.open(self._address)

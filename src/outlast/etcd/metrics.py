@@ -63,12 +63,18 @@ def parse_metrics(text: str) -> Metrics:
 
 async def read_metrics(endpoint: Endpoint) -> Metrics | None:
     """None where they are not served, or not in time."""
+    page = await read_page(endpoint, "/metrics")
+    return parse_metrics(page) if page is not None else None
+
+
+async def read_page(endpoint: Endpoint, path: str) -> str | None:
+    """One of those that members have for people and for each other."""
     try:
         async with asyncio.timeout(WITHIN_S):
             # In the older protocol the answer ends with the connection, and comes in one piece.
             reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, limit=MOST_BYTES)
             try:
-                writer.write(f"GET /metrics HTTP/1.0\r\nHost: {endpoint}\r\n\r\n".encode())
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: {endpoint}\r\n\r\n".encode())
                 answer = await reader.read(MOST_BYTES)
                 while piece := await reader.read(MOST_BYTES):
                     answer += piece
@@ -79,4 +85,4 @@ async def read_metrics(endpoint: Endpoint) -> Metrics | None:
     except (OSError, EOFError):
         return None
     head, _, body = answer.partition(b"\r\n\r\n")
-    return parse_metrics(body.decode(errors="replace")) if b" 200 " in head.partition(b"\r\n")[0] else None
+    return body.decode(errors="replace") if b" 200 " in head.partition(b"\r\n")[0] else None

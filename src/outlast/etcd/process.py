@@ -20,6 +20,12 @@ ENDS_WITHIN_S = 10.0
 class Life:
     def __init__(self, process: asyncio.subprocess.Process, words_from: int) -> None:
         self._process = process
+        # Signals by the process's number, as asyncio sends them, might read its status in place of whoever
+        # waits for it.
+        try:
+            self._pidfd: int | None = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            self._pidfd = None
         self.words_from = words_from
         """Where in the log this life begins."""
 
@@ -45,10 +51,6 @@ class Life:
             os.close(log)
         return cls(process, words_from)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def ended(self) -> int:
         """Its status; a signal is negative."""
         return await self._process.wait()
@@ -61,13 +63,17 @@ class Life:
         except TimeoutError:
             self.kill()
             await self._process.wait()
+        finally:
+            pidfd, self._pidfd = self._pidfd, None
+            if pidfd is not None:
+                os.close(pidfd)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        if self._process.returncode is None:
+        if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                signal.pidfd_send_signal(self._pidfd, number)
                 # One that somebody has stopped hears nothing else.
-                self._process.send_signal(signal.SIGCONT)
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)

@@ -26,6 +26,7 @@ from outlast.etcd.cluster import Cluster, Member, Picture, endpoint_of, spell_st
 from outlast.etcd.command import ELECTION_MS, EXISTING, NEW, Launch
 from outlast.etcd.folder import Folder, Page, belongs
 from outlast.etcd.joining import join, promote
+from outlast.etcd.metrics import read_page
 from outlast.etcd.places import Place, check_ports, listening_ip, reaches_beyond, spelled
 from outlast.etcd.process import Life
 from outlast.etcd.telling import Account
@@ -34,7 +35,6 @@ from outlast.kinship import ExitStatus
 
 LOOK_EVERY_S = 0.3
 LOOK_EVERY_WHEN_WELL_S = 2.0
-REACH_WITHIN_S = 1.0
 KILLS_MOST = 10
 KILLS_WITHIN_S = 60.0
 
@@ -294,18 +294,7 @@ def _places(page: Page) -> dict[str, str]:
 
 
 async def _reachable(peers: Mapping[str, str]) -> set[str]:
-    """Who listens where other members look for it. Members do that before they can serve."""
-
-    async def look(url: str) -> bool:
-        endpoint = endpoint_of(url)
-        try:
-            async with asyncio.timeout(REACH_WITHIN_S):
-                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
+    """Who says its version where other members look for it. Members do that before they can serve."""
     names = list(peers)
-    found = await asyncio.gather(*(look(peers[name]) for name in names))
-    return {name for name, up in zip(names, found, strict=True) if up}
+    found = await asyncio.gather(*(read_page(endpoint_of(peers[name]), "/version") for name in names))
+    return {name for name, page in zip(names, found, strict=True) if page is not None and "etcd" in page}
