@@ -151,5 +151,3 @@ def _mend(job: Any) -> None:
             machine.boot()
             job.start_member(machine)
             job.start(machine)
-        elif machine not in job.members:
-            job.start_member(machine)

@@ -99,12 +99,9 @@ class MachinesRun:
         self.members[machine] = self._outlast(machine, command, self.folder / f"etcd-{machine.name}.log")
 
     def kill_member(self, machine: Machine) -> None:
-        """With `kill -9`, the server itself; the command that stays with it ends by that."""
-        child = self.members.pop(machine)
-        for pid in children_of(child.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        child.end()
+        """With `kill -9`. The command that stays with it starts it again."""
+        (pid,) = children_of(self.members[machine].pid)
+        os.kill(pid, signal.SIGKILL)
 
     def _outlast(self, machine: Machine, command: list[str], log: Path) -> Child:
         return machine.start(
