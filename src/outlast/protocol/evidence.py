@@ -395,7 +395,7 @@ class Evidence:
             return False
         picture = self.agents.get(seat.agent)
         if picture is None:
-            return now - self._took_office_at >= self._timing.silent_at_most_s
+            return now - self._took_office_at >= self._timing.never_heard_s
         return self._silent(picture.history, now)
 
     def _is_lost(self, agent: str, now: float) -> bool:

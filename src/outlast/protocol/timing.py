@@ -70,6 +70,13 @@ class Timing:
         return self.detect_within_s * 3
 
     @property
+    def never_heard_s(self) -> float:
+        """A new leader suspects those that it has never heard when it has led for this long. By then whoever
+        is there has found it: the leader before is left for another one no later than its lease ends, and one
+        that cannot be reached costs a window."""
+        return self.detect_within_s * 2
+
+    @property
     def lost_after_s(self) -> float:
         """The replicas of a machine that has been silent for this long are started elsewhere."""
         return self.detect_within_s * 5
