@@ -56,6 +56,10 @@ class Child:
             )
 
     @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 

@@ -12,7 +12,7 @@ BEGIN_WITH = {
     "no second look after a claim": 500,
     "a claim that counts at once": 500,
     "a beginning that leaves no trace": 100,
-    "a claim that comes too late": 2750,
+    "a claim that comes too late": 5300,
     "void states kept for a name": 350,
     "heirs of the final state passed over": 350,
     "a share counted twice": 2700,

@@ -27,7 +27,7 @@ from outlast.protocol.life import Life
 from outlast.protocol.lines import Line
 from outlast.protocol.member import Frame
 from outlast.protocol.messages import Message, ViewNews
-from outlast.protocol.views import Membership, Standing, View
+from outlast.protocol.views import Membership, Seat, Standing, View
 
 if TYPE_CHECKING:
     from outlast.sim.replica import ReplicaNode
@@ -164,9 +164,7 @@ class Checkers:
             if any(charge.life == (seat.replica, seat.incarnation) for charge in after.charges):
                 # Whether that is just, `truth` has seen to.
                 continue
-            node = self._sim.replica_node(seat.replica)
-            if node is not None and node.over and node.core.incarnation == seat.incarnation:
-                # It has said itself that it cannot go on.
+            if self._has_given_up(seat):
                 continue
             # Between two, nobody can say which of them is cut off.
             pair = before.seats.values() if len(before.view.members) == 2 else [seat]
@@ -178,7 +176,9 @@ class Checkers:
         doubted = {
             seat.replica
             for seat in after.seats.values()
-            if seat.standing is Standing.EVICTED and not self._sim.leaves(seat)
+            if seat.standing is Standing.EVICTED
+            and not self._sim.leaves(seat)
+            and not self._has_given_up(seat)
         }
         # Whether or not the leader knows that already, in truth these hold the state.
         caught_up = {(node.replica, node.core.incarnation) for node in self._sim.replicas() if node.trains}
@@ -191,6 +191,11 @@ class Checkers:
             kept or not holders & doubted,
             f"view {after.view.number} drops every holder of the training state without proof",
         )
+
+    def _has_given_up(self, seat: Seat) -> bool:
+        """Whether this life has said itself that it cannot go on; what it held is lost in any case."""
+        node = self._sim.replica_node(seat.replica)
+        return node is not None and node.over and node.core.incarnation == seat.incarnation
 
     def _require(self, holds: bool, otherwise: str) -> None:
         require(holds, otherwise)
