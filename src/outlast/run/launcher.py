@@ -14,7 +14,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -99,12 +99,16 @@ class Options:
     """This machine's part, if the job is on several."""
 
 
+async def _unknown(_store: str) -> Outcome | None:
+    return None
+
+
 class Launcher:
     def __init__(
         self,
         options: Options,
         display: Display,
-        outcome_of: Callable[[str], Awaitable[Outcome | None]] | None = None,
+        outcome_of: Callable[[str], Awaitable[Outcome | None]] = _unknown,
     ) -> None:
         """`outcome_of` asks the store at this address itself how the job ended."""
         self._options = options
@@ -363,14 +367,22 @@ class Launcher:
     async def _hear_from_store(self, directory: RunDirectory) -> None:
         """Returns when the store says that the job is over, where no coordinator is left to say so: those on
         other machines end with the job, and this one may have been cut off just then."""
-        store = directory.read().store
+        run, said = directory.read(), False
         while True:
             await asyncio.sleep(ASK_STORE_EVERY_S)
-            if self._outcome_of is not None and time.monotonic() - self._heard_at >= ASK_STORE_EVERY_S:
-                with contextlib.suppress(OSError, OutlastError):
-                    if (outcome := await self._outcome_of(store)) is not None:
-                        self._hear_outcome(outcome)
-                        return
+            if time.monotonic() - self._heard_at < ASK_STORE_EVERY_S:
+                said = False
+                continue
+            with contextlib.suppress(OSError, OutlastError):
+                if (
+                    self._outcome_of is not None
+                    and (outcome := await self._outcome_of(run.store)) is not None
+                ):
+                    self._hear_outcome(outcome)
+                    return
+            if not said and self._options.machine is not None:
+                said = True
+                self._display.say(_unanswered(self._options.machine.name, run.addresses))
 
     def _hear_view(self, view: View) -> None:
         if view.number > self._newest_view:
@@ -501,6 +513,13 @@ class Launcher:
         ended.write(directory, ending)
         self._say(farewell(directory.name, ending))
         return exit_code
+
+
+def _unanswered(machine: str, addresses: Sequence[str]) -> str:
+    return (
+        f"no coordinator answers {machine}, at {', '.join(addresses)}: replicas that run go on, and it asks "
+        "again; if that stays so, look whether the job runs, and whether this machine reaches them"
+    )
 
 
 class _Reported(OutlastError):
