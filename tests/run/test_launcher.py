@@ -11,7 +11,8 @@ import pytest
 from outlast.protocol.messages import Ended, Message, Status
 from outlast.protocol.views import Member, Outcome, View
 from outlast.run import launcher
-from outlast.run.launcher import Launcher, Options
+from outlast.run.launcher import Launcher
+from outlast.run.options import Options
 from outlast.run.plain import PlainDisplay
 from outlast.wire.rundir import RunDirectory
 

@@ -10,7 +10,6 @@ from outlast.cli.launching import launch
 from outlast.cli.machines import add_machine_options
 from outlast.errors import OutlastError, UsageError
 from outlast.run.home import home
-from outlast.run.launcher import Options
 from outlast.run.machine import (
     Machine,
     check_open,
@@ -20,6 +19,7 @@ from outlast.run.machine import (
     reach_of,
     relocated,
 )
+from outlast.run.options import Options
 from outlast.wire.ticket import Ticket, read_ticket
 
 

@@ -11,8 +11,9 @@ from outlast.coordinator.reading import outcome_of
 from outlast.coordinator.store.etcd import EtcdStore
 from outlast.errors import OutlastError
 from outlast.run.display import Display
-from outlast.run.launcher import Launcher, Options
+from outlast.run.launcher import Launcher
 from outlast.run.live import LiveDisplay
+from outlast.run.options import Options
 from outlast.run.plain import PlainDisplay
 
 OPEN_TO_ALL = (

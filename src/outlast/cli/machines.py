@@ -9,7 +9,6 @@ from pathlib import Path
 from outlast.errors import UsageError
 from outlast.protocol.views import JobSpec
 from outlast.run.home import fresh_name
-from outlast.run.launcher import Options
 from outlast.run.machine import (
     COORDINATOR_PORT,
     Machine,
@@ -19,6 +18,7 @@ from outlast.run.machine import (
     own_coordinator,
     reach_of,
 )
+from outlast.run.options import Options
 from outlast.wire.address import join_address
 from outlast.wire.ticket import Ticket, digest_of
 from outlast.wire.token import TOKEN_BYTES

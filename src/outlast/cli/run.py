@@ -13,7 +13,7 @@ from outlast.cli.launching import launch
 from outlast.cli.machines import add_ticket_options, check_machines, with_ticket
 from outlast.errors import ScriptNotFound, UsageError
 from outlast.run.home import home
-from outlast.run.launcher import Options
+from outlast.run.options import Options
 
 WORTH_PRELOADING = ("torch",)
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")

@@ -8,15 +8,10 @@ started; if it is asked to stop, it passes that on and waits.
 
 import asyncio
 import contextlib
-import errno
-import os
-import secrets
 import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from outlast.errors import (
@@ -25,9 +20,7 @@ from outlast.errors import (
     JobFailed,
     OutlastError,
     StoreDamaged,
-    StoreError,
     StoreFull,
-    UsageError,
 )
 from outlast.kinship import ExitStatus, bury, nursery_name
 from outlast.observe.files import open_events
@@ -35,22 +28,23 @@ from outlast.observe.queue import Events
 from outlast.protocol import events
 from outlast.protocol.messages import Ended, Status, ViewNews
 from outlast.protocol.timing import Timing
-from outlast.protocol.views import JobSpec, Outcome, View
+from outlast.protocol.views import Outcome, View
 from outlast.run import ended
 from outlast.run.children import Child
 from outlast.run.display import Display
 from outlast.run.farewell import farewell
-from outlast.run.home import alive, fresh_name, started_at
-from outlast.run.machine import Machine
+from outlast.run.home import fresh_name
 from outlast.run.observer import watch
+from outlast.run.options import Options
+from outlast.run.preparing import listening, prepare, spec_of
 from outlast.run.remains import remains
 from outlast.run.repeats import Repeats
 from outlast.run.story import Story
 from outlast.run.untold import untold_exits
 from outlast.run.view_log import ViewLog
 from outlast.run.words import counted
-from outlast.wire.address import format_address, listen
-from outlast.wire.rundir import RunDirectory, RunFile
+from outlast.wire.address import listen
+from outlast.wire.rundir import RunDirectory
 
 ASK_EVERY_S = 0.25
 INTERRUPTED = 130
@@ -68,35 +62,6 @@ _COORDINATOR_ENDS = tuple(kind.exit_code for kind in (ConfigError, AddressInUse,
 # An agent ends when the job does, or when it is told to leave.
 _AGENT_LEFT = 13
 _AGENT_ENDS = (0, JobFailed.exit_code, _AGENT_LEFT)
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What to run, and how."""
-
-    argv: tuple[str, ...]
-    replicas: int
-    base: Path
-    """The home of all runs."""
-    name: str | None = None
-    shards: int | None = None
-    min_replicas: int = 1
-    shadows: int = 0
-    agents: int = 1
-    """Agents on this machine; more than one stands for several machines in tests and drills."""
-    address: str = "127.0.0.1:0"
-    coordinators: int = 1
-    """How many there are, of which one leads; more than one need a store that they share."""
-    store: str = ""
-    """An etcd cluster that keeps what is agreed on; the run's directory does if there is none."""
-    detect_within_s: float = 1.0
-    threads: int = 1
-    preload: tuple[str, ...] = ()
-    grace_s: float = 10.0
-    working_directory: str = field(default_factory=os.getcwd)
-    machine: Machine | None = None
-    """This machine's part, if the job is on several."""
 
 
 async def _unknown(_store: str) -> Outcome | None:
@@ -132,19 +97,16 @@ class Launcher:
 
     async def run(self) -> int:
         """Run the job to its end; the exit code says how it ended."""
-        machine, spec = self._options.machine, self._spec()
+        machine, spec = self._options.machine, spec_of(self._options, self._name)
         spec.validate()
         with contextlib.ExitStack() as stack:
             sockets = {
                 index: stack.enter_context(
                     listen(address, allow_remote=machine is not None and machine.ticket.insecure)
                 )
-                for index, address in self._listens_on().items()
+                for index, address in listening(self._options).items()
             }
-            if machine is None:
-                directory = self._prepare(spec, list(sockets.values()))
-            else:
-                directory = self._join(machine)
+            directory = prepare(self._options, spec, list(sockets.values()))
             with directory.held(), open_events(directory, "launcher") as self._events:
                 self._emit(
                     events.Begun(
@@ -156,99 +118,6 @@ class Launcher:
                     )
                 )
                 return await self._supervise(directory, sockets)
-
-    def _spec(self) -> JobSpec:
-        options = self._options
-        if options.machine is not None:
-            return options.machine.ticket.spec
-        return JobSpec(
-            name=self._name,
-            replicas=options.replicas,
-            shards=options.shards or options.replicas,
-            min_replicas=options.min_replicas,
-            shadows=options.shadows,
-        )
-
-    def _listens_on(self) -> dict[int, str]:
-        """Where the coordinators that run here listen, each with its number."""
-        options = self._options
-        if options.machine is not None:
-            own = options.machine.coordinator
-            return {} if own is None else {own: options.machine.listens_on()}
-        # Several cannot have one port: only the first has the one that was asked for.
-        host = options.address.rpartition(":")[0]
-        return dict(enumerate([options.address, *[f"{host}:0"] * (options.coordinators - 1)]))
-
-    def _join(self, machine: Machine) -> RunDirectory:
-        """A directory of this machine's own, or the one that it had when it took part before."""
-        ticket = machine.ticket
-        run = RunFile(
-            spec=ticket.spec,
-            addresses=ticket.coordinators,
-            store=ticket.store,
-            argv=ticket.argv,
-            working_directory=ticket.working_directory,
-            preload=ticket.preload,
-            threads=ticket.threads,
-            detect_within_s=ticket.detect_within_s,
-            reach=machine.reach,
-            insecure=ticket.insecure,
-            launcher_pid=os.getpid(),
-            launcher_started=started_at(os.getpid()),
-        )
-        directory = RunDirectory(self._options.base / "runs" / ticket.spec.name)
-        if not (directory.path / "run.json").exists():
-            self._create(directory, run, ticket.secret)
-            return directory
-        if directory.token() != ticket.secret:
-            raise UsageError(
-                f"{directory.path} is of another job of that name: remove it with `outlast runs prune`, or "
-                f"give the job another --name"
-            )
-        before = directory.read()
-        if alive(before):
-            raise UsageError(
-                f"this machine takes part in {ticket.spec.name} already (process {before.launcher_pid})"
-            )
-        directory.renew(run)
-        return directory
-
-    def _prepare(self, spec: JobSpec, sockets: list[socket.socket]) -> RunDirectory:
-        options = self._options
-        run = RunFile(
-            spec=spec,
-            addresses=tuple(format_address(sock.getsockname()) for sock in sockets),
-            # A run of the same name may have been there before.
-            store=f"{options.store}/{spec.name}-{secrets.token_hex(4)}" if options.store else "",
-            argv=options.argv,
-            working_directory=options.working_directory,
-            preload=options.preload,
-            threads=options.threads,
-            detect_within_s=options.detect_within_s,
-            launcher_pid=os.getpid(),
-            launcher_started=started_at(os.getpid()),
-        )
-        run.timing()  # Refuses what cannot work before anything is written.
-        directory = RunDirectory(options.base / "runs" / spec.name)
-        self._create(directory, run)
-        return directory
-
-    def _create(self, directory: RunDirectory, run: RunFile, token: bytes | None = None) -> None:
-        try:
-            directory.create(run, token)
-        except FileExistsError:
-            raise UsageError(
-                f"there is a run {run.spec.name!r} already, in {directory.path}: choose another --name"
-            ) from None
-        except (OSError, ConfigError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__
-            if not isinstance(cause, OSError):
-                raise
-            full = cause.errno in _NO_SPACE
-            advice = "free some space" if full else "set OUTLAST_HOME to a directory that can be"
-            raise (StoreFull if full else StoreError)(
-                f"the run directory {directory.path} cannot be written ({cause.strerror}): {advice}"
-            ) from None
 
     async def _supervise(self, directory: RunDirectory, sockets: dict[int, socket.socket]) -> int:
         loop = asyncio.get_running_loop()
