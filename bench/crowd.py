@@ -249,7 +249,8 @@ class Crowd:
             self._token,
             role=role,
             name=name,
-            decode=self.sightings.decode,
+            # An agent is told no more of a view than its number, so it must not read it for replicas.
+            decode=self.sightings.decode if role == "replica" else CONTROL.decode,
             on_open=on_open,
             on_message=on_message,
         )
