@@ -12,6 +12,7 @@ import resource
 import socket
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +32,35 @@ VIEWS_KEPT = 64
 
 
 class Sightings:
-    """Which views have arrived, and when the last of the replicas here had each."""
+    """Which views have arrived, and when each of the replicas here had them."""
 
     def __init__(self) -> None:
         self.news: dict[int, ViewNews] = {}
         self._lives: dict[int, frozenset[tuple[int, int]]] = {}
-        self._heard: dict[int, tuple[int, float]] = {}
+        self._heard: dict[int, deque[tuple[int, float]]] = {}
 
-    def note(self, view: View, now: float) -> None:
-        count, _ = self._heard.get(view.number, (0, 0.0))
-        self._heard[view.number] = count + 1, now
+    def note(self, replica: int, view: View, now: float) -> None:
+        self._heard.setdefault(replica, deque(maxlen=VIEWS_KEPT)).append((view.number, now))
         if view.number not in self._lives:
             lives = (*view.members, *view.learners)
             self._lives[view.number] = frozenset((one.replica, one.incarnation) for one in lives)
             for old in [number for number in self._lives if number <= view.number - VIEWS_KEPT]:
                 del self._lives[old]
-                del self._heard[old]
 
     def without(self, replica: int, incarnation: int, after: int) -> tuple[int, float]:
-        """By how many replicas a view without that life was received, and when by the last of them."""
-        for number in sorted(self._lives):
-            if number > after and (replica, incarnation) not in self._lives[number]:
-                return self._heard[number]
-        return 0, 0.0
+        """How many others have received the first view without that life, or a later one, and when the last
+        of them had it."""
+        later = (number for number in sorted(self._lives) if number > after)
+        first = next((n for n in later if (replica, incarnation) not in self._lives[n]), None)
+        if first is None:
+            return 0, 0.0
+        firsts_at = [
+            next((at for number, at in heard if number >= first), None)
+            for other, heard in self._heard.items()
+            if other != replica
+        ]
+        known = [at for at in firsts_at if at is not None]
+        return len(known), max(known, default=0.0)
 
     def decode(self, payload: bytes) -> Message:
         """A view has some ten thousand bytes, and comes once for everybody: read it once, too."""
@@ -225,7 +232,7 @@ class Machine:
         if isinstance(message, ReportAck | Admitted):
             self.member_back_at = self.member_back_at or now
         elif isinstance(message, ViewNews):
-            self._crowd.sightings.note(message.view, now)
+            self._crowd.sightings.note(self._index, message.view, now)
         self.tell(self.member.received(message, now))
 
     def _now(self) -> float:

@@ -24,9 +24,9 @@ def test_it_is_known_who_has_heard_that_a_life_is_over() -> None:
     both = View(number=4, members=(Member(0, 1), Member(1, 1)))
     one = View(number=5, members=(Member(0, 1),))
     again = View(number=6, members=(Member(0, 1),), learners=(Member(1, 2),))
-    for at, view in enumerate((both, both, one, again, one)):
+    for at, (replica, view) in enumerate([(0, both), (2, both), (0, one), (1, again), (2, again)]):
         news = sightings.decode(CONTROL.encode(ViewNews(view=view)))
         assert isinstance(news, ViewNews)
-        sightings.note(news.view, float(at))
-    assert sightings.without(1, 1, after=4) == (2, 4.0)
+        sightings.note(replica, news.view, float(at))
+    assert sightings.without(1, 1, after=4) == (2, 4.0), "by the view itself, or by a later one"
     assert sightings.without(0, 1, after=4) == (0, 0.0)
