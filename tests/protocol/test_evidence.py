@@ -548,3 +548,18 @@ def test_where_one_is_not_seen_the_others_may_wait_for_it() -> None:
     late = TIMING.standstill_s + TIMING.trust_for_s + 2.0
     wait_together(evidence, (0, 1), late)
     assert not evidence.change(trained(), late).standstill
+
+
+def test_nobody_is_suspected_before_replicas_could_say_again_what_was_not_heard() -> None:
+    """Their reports may explain what agents see; seed 1013128."""
+    evidence = Evidence(TIMING, now=0.0)
+    hear(evidence, (0, 1, 2), 0.0, 2.0)
+    stuck = Pulse(replica=0, process=FIRST, incarnation=1, view=1, step=6, quiet_s=3.0, pace_s=0.1)
+    ahead = Pulse(replica=1, process=FIRST, incarnation=1, view=1, step=7, phase=Phase.WAITING, quiet_s=3.0)
+    for number, pulse in ((0, stuck), (1, ahead), (2, msgspec.structs.replace(ahead, replica=2))):
+        seen = Beat(agent=f"agent-{number}", boot=1, number=99_999, pulses=(pulse,))
+        evidence.overhear(f"agent-{number}", seen, 2.05)
+    for replica in range(3):
+        evidence.note_report(Report(replica=replica, incarnation=1, view=1), 2.06)
+    assert evidence.change(trained(), 2.06).removals == {}
+    assert list(evidence.change(trained(), 2.06 + 3 * TIMING.beat_every_s).removals) == [0]

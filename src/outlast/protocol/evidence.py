@@ -93,7 +93,10 @@ class Evidence:
         self._heard_at = now
 
     def overhear(self, sender: Hashable, message: Message, now: float) -> None:
-        """Listen without knowing the membership, so that a slow store does not make anyone look silent."""
+        """Listen without knowing the membership, so that a slow store does not make anyone look silent. What
+        replicas report is not heard, and they are given the time to say it again before anybody is
+        suspected: it may explain what agents see."""
+        self._trust_until = max(self._trust_until, now + 3 * self._timing.beat_every_s)
         match message:
             case Beat():
                 self.note_beat(sender, message, now)
