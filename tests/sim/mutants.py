@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outlast.protocol import inbox
 from outlast.protocol.agenda import Agenda
 from outlast.protocol.coordinator import Action, Commit, CoordinatorCore, Publish
 from outlast.protocol.driver import Driver
@@ -23,7 +22,7 @@ from outlast.protocol.repeating import packed
 from outlast.protocol.roster import Change
 from outlast.protocol.saving import Commit as CommitSave
 from outlast.protocol.saving import Intend, Save, SaveAction, SaveCore
-from outlast.protocol.seams import At, Bulk, Done, Record, Worked
+from outlast.protocol.seams import At, Done, Record, Worked
 from outlast.protocol.standstill import Standstill
 from outlast.protocol.step_words import (
     NO_FORK,
@@ -451,25 +450,6 @@ class RecordsOutliveLives(Life):
             self.inbox = before.inbox
 
 
-class _Counting(inbox._Arriving):
-    def __init__(self, vector: Any, bulk: Bulk) -> None:
-        super().__init__(vector, bulk)
-        self._arrivals = 0
-
-    def came(self, number: int) -> None:
-        self._arrivals += 1
-
-    def complete(self, count: int) -> bool:
-        return self.note is not None and self._arrivals >= count
-
-
-class SharesCountedTwice(inbox.Inbox):
-    """Counts how many shares of a record have come, and not which."""
-
-    def _begin(self) -> inbox._Arriving:
-        return _Counting(self._bulk.vector(), self._bulk)
-
-
 class NobodyAsked(StepCore):
     """Does not listen to what others hold when it comes into a view out of step, but just goes on."""
 
@@ -801,10 +781,6 @@ MUTANTS: dict[str, tuple[Cast, str]] = {
     "a record of an old life": (
         believing(life=RecordsOutliveLives),
         "another record|another state|core failed|completes step|is back|has ended|stand still",
-    ),
-    "a share counted twice": (
-        believing(inbox=SharesCountedTwice),
-        "another record|another state",
     ),
     "a queue served out of order": (
         believing(driver=NewestFirst),

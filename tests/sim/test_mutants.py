@@ -15,7 +15,6 @@ BEGIN_WITH = {
     "a claim that comes too late": 5300,
     "void states kept for a name": 350,
     "heirs of the final state passed over": 350,
-    "a share counted twice": 2700,
     "a hang that looks like a wait": 150,
 }
 """Mistakes that show in few worlds only are looked for where they are known to."""
