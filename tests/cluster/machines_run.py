@@ -96,18 +96,19 @@ class MachinesRun:
         """Its member of etcd."""
         members = ",".join(f"{one.name}={one.address}" for one in self.core)
         command = ["etcd", "start", "--name", machine.name, "--members", members, "--insecure"]
-        self.members[machine] = self._outlast(machine, command, self.folder / f"etcd-{machine.name}.log")
+        self.members[machine] = self.outlast(machine, command, self.folder / f"etcd-{machine.name}.log")
 
     def kill_member(self, machine: Machine) -> None:
         """With `kill -9`. The command that stays with it starts it again."""
         (pid,) = children_of(self.members[machine].pid)
         os.kill(pid, signal.SIGKILL)
 
-    def _outlast(self, machine: Machine, command: list[str], log: Path) -> Child:
+    def outlast(self, machine: Machine, command: list[str], log: Path, home: Path | None = None) -> Child:
+        """A command of Outlast on this machine."""
         return machine.start(
             [sys.executable, "-m", "outlast", *command],
             log,
-            env={"OUTLAST_HOME": str(self.home(machine)), "OUTLAST_ETCD": str(PROGRAM)},
+            env={"OUTLAST_HOME": str(home or self.home(machine)), "OUTLAST_ETCD": str(PROGRAM)},
         )
 
     def start(self, machine: Machine) -> None:
@@ -123,7 +124,7 @@ class MachinesRun:
         command += ["--machine", machine.name]
         if not self.ticket.exists():
             command += self._script
-        self.launchers[machine] = self._outlast(machine, command, self.log(machine))
+        self.launchers[machine] = self.outlast(machine, command, self.log(machine))
         self.wait_until("the ticket", self.ticket.exists)
 
     def log(self, machine: Machine) -> Path:

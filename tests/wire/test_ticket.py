@@ -96,3 +96,8 @@ def test_another_program_has_another_digest(tmp_path: Path) -> None:
     before = digest_of(script)
     script.write_text("a = 2\n")
     assert digest_of(script) != before and digest_of(None) == ""
+
+
+def test_a_directory_is_no_ticket(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a regular file"):
+        read_ticket(tmp_path)

@@ -51,6 +51,8 @@ from outlast.wire.streams import Stream, connect
 
 REJECTED_AGAIN_S = 2.0
 """Who was turned away is unlikely to be let in a moment later."""
+REFUSALS_MOST = 2
+"""One that was never taken on, and is refused so often, does not belong to the job."""
 ROOM_AGAIN_S = 0.5
 END_WITHIN_S = 1.0
 """What is left when the time for leaving is over gets SIGTERM, and SIGKILL after this."""
@@ -215,6 +217,7 @@ class AgentService:
 
     async def _keep_connection(self) -> None:
         finder = Finder(self._run.addresses, self._timing, random.random)
+        refusals = 0
         while True:
             try:
                 async with await self._dial(finder) as stream:
@@ -225,6 +228,12 @@ class AgentService:
             except PeerRejected as error:
                 log.error("agent %s has no coordinator: %s", self._core.agent, error)
                 rest_s = max(REJECTED_AGAIN_S, finder.failed())
+                refusals += 1
+                if self._run.spec.is_placed and not self._core.boot and refusals >= REFUSALS_MOST:
+                    raise ConfigError(
+                        "no coordinator knows the token of this ticket, which is of another job, or of an "
+                        "earlier start of this one: copy the newest"
+                    ) from None
             except (OSError, OutlastError) as error:
                 log.debug("agent %s has no coordinator: %s", self._core.agent, error)
                 rest_s = finder.failed()

@@ -9,7 +9,8 @@ import sys
 
 from outlast.coordinator.reading import outcome_of
 from outlast.coordinator.store.etcd import EtcdStore
-from outlast.errors import OutlastError
+from outlast.coordinator.storekeeper import agreed
+from outlast.errors import JobFailed, OutlastError, StoreError
 from outlast.run.display import Display
 from outlast.run.launcher import Launcher
 from outlast.run.live import LiveDisplay
@@ -43,12 +44,22 @@ def launch(options: Options, *, plain: bool) -> int:
 async def _run(options: Options, display: Display) -> int:
     if options.store:
         # What is wrong with it is better known before anything has begun.
-        store = await EtcdStore.open(options.store)
         try:
-            # Each member says who it is by itself; only a majority of them answers this.
-            await store.read("")
-        finally:
-            await store.close()
+            store = await EtcdStore.open(options.store)
+            try:
+                # Each member says who it is by itself; only a majority of them answers this.
+                ended = agreed(await store.read(""))
+            finally:
+                await store.close()
+        except StoreError as error:
+            if type(error) is not StoreError:
+                raise
+            where = options.store.rpartition("/")[0]
+            raise StoreError(f"{error}; `outlast etcd check {where}` looks closer") from None
+        if ended is not None and ended.outcome is not None:
+            how = "has finished" if ended.outcome.finished else f"has failed: {ended.outcome.reason}"
+            display.say(f"there is nothing to join: {options.name} {how}")
+            return 0 if ended.outcome.finished else JobFailed.exit_code
         if store.warning:
             display.say(store.warning)
     if options.machine is not None and options.machine.ticket.insecure:

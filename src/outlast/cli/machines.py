@@ -128,6 +128,5 @@ def with_ticket(prepared: Options, options: argparse.Namespace, source: Path | N
         threads=prepared.threads,
         detect_within_s=prepared.detect_within_s,
     )
-    ticket.write(options.ticket)
     machine = Machine(name=name, ticket=ticket, reach=reach, coordinator=own)
-    return replace(prepared, name=run, machine=machine, store=ticket.store)
+    return replace(prepared, name=run, machine=machine, store=ticket.store, ticket=options.ticket)

@@ -536,7 +536,7 @@ class CoordinatorCore:
 def _namesake(agent: str) -> str:
     return (
         f"another machine of the name {agent} takes part in this job: give one of them another name with "
-        "--name, or stop the other one first"
+        "--machine, or stop the other one first"
     )
 
 

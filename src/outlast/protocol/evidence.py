@@ -181,13 +181,14 @@ class Evidence:
         ]
 
     def starting(self, membership: Membership) -> list[Pulse]:
-        """The latest pulse of every process that has no seat yet."""
-        seated = {(seat.replica, seat.process) for seat in membership.seats.values()}
+        """The latest pulse of every process that has no seat yet. (An agent that is silent may have told of
+        one that had one before.)"""
+        seated = {seat.replica: seat.process for seat in membership.seats.values()}
         return [
             pulse
             for picture in self.agents.values()
             for pulse in picture.beat.pulses
-            if (pulse.replica, pulse.process) not in seated
+            if pulse.process > seated.get(pulse.replica, -1)
         ]
 
     def silent_agents(self, now: float) -> list[str]:

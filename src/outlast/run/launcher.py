@@ -36,7 +36,7 @@ from outlast.run.farewell import farewell
 from outlast.run.home import fresh_name
 from outlast.run.observer import watch
 from outlast.run.options import Options
-from outlast.run.preparing import listening, prepare, spec_of
+from outlast.run.preparing import listening, prepare, refuse_twice, spec_of
 from outlast.run.remains import remains
 from outlast.run.repeats import Repeats
 from outlast.run.story import Story
@@ -99,6 +99,8 @@ class Launcher:
         """Run the job to its end; the exit code says how it ended."""
         machine, spec = self._options.machine, spec_of(self._options, self._name)
         spec.validate()
+        if machine is not None:
+            refuse_twice(machine, self._options.base)
         with contextlib.ExitStack() as stack:
             sockets = {
                 index: stack.enter_context(
@@ -107,6 +109,8 @@ class Launcher:
                 for index, address in listening(self._options).items()
             }
             directory = prepare(self._options, spec, list(sockets.values()))
+            if machine is not None and self._options.ticket is not None:
+                machine.ticket.write(self._options.ticket)
             with directory.held(), open_events(directory, "launcher") as self._events:
                 self._emit(
                     events.Begun(
@@ -380,7 +384,11 @@ class Launcher:
         )
         self._emit(events.Ended(state=state, reason=reason, replica=replica, exit_code=exit_code))
         ended.write(directory, ending)
-        self._say(farewell(directory.name, ending))
+        machine = self._options.machine
+        if machine is not None and state == "stopped":
+            self._say([f"{machine.name} has left; {directory.name} goes on where others take part in it"])
+        else:
+            self._say(farewell(directory.name, ending))
         return exit_code
 
 

@@ -33,3 +33,5 @@ class Options:
     working_directory: str = field(default_factory=os.getcwd)
     machine: Machine | None = None
     """This machine's part, if the job is on several."""
+    ticket: Path | None = None
+    """Where to write what the others need to join."""

@@ -1,6 +1,7 @@
 """What is settled and written down before anything of a run starts."""
 
 import errno
+import hashlib
 import os
 import secrets
 import socket
@@ -14,6 +15,7 @@ from outlast.run.machine import Machine
 from outlast.run.options import Options
 from outlast.wire.address import format_address
 from outlast.wire.rundir import RunDirectory, RunFile
+from outlast.wire.ticket import Ticket
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -64,22 +66,31 @@ def _join(machine: Machine, base: Path) -> RunDirectory:
         launcher_pid=os.getpid(),
         launcher_started=started_at(os.getpid()),
     )
-    directory = RunDirectory(base / "runs" / ticket.spec.name)
-    if not (directory.path / "run.json").exists():
+    run.timing()  # Refuses what cannot work before anything is written.
+    directory = _place_of(ticket, base)
+    if (directory.path / "run.json").exists():
+        directory.renew(run)
+    else:
         _create(directory, run, ticket.secret)
-        return directory
-    if directory.token() != ticket.secret:
-        raise UsageError(
-            f"{directory.path} is of another job of that name: remove it with `outlast runs prune`, or "
-            f"give the job another --name"
-        )
-    before = directory.read()
-    if alive(before):
-        raise UsageError(
-            f"this machine takes part in {ticket.spec.name} already (process {before.launcher_pid})"
-        )
-    directory.renew(run)
     return directory
+
+
+def refuse_twice(machine: Machine, base: Path) -> None:
+    """A machine takes part once: two launchers would take each other's ports and processes."""
+    directory = _place_of(machine.ticket, base)
+    if (directory.path / "run.json").exists() and alive(before := directory.read()):
+        raise UsageError(
+            f"{machine.name} takes part in {machine.ticket.spec.name} already (process {before.launcher_pid})"
+        )
+
+
+def _place_of(ticket: Ticket, base: Path) -> RunDirectory:
+    """By the job's name, if no other job of that name has been here."""
+    directory = RunDirectory(base / "runs" / ticket.spec.name)
+    if not (directory.path / "run.json").exists() or directory.token() == ticket.secret:
+        return directory
+    mark = hashlib.sha256(ticket.secret).hexdigest()[:6]
+    return RunDirectory(directory.path.with_name(f"{directory.name}-{mark}"))
 
 
 def _begin(options: Options, spec: JobSpec, sockets: Sequence[socket.socket]) -> RunDirectory:

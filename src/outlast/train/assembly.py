@@ -575,7 +575,8 @@ def _run_id(run: RunDirectory | None) -> str:
     """A name that no other run has, not even one in the same directory."""
     if run is None:
         return f"alone-{secrets.token_hex(4)}"
-    return f"{run.name}-{hashlib.blake2b(run.token(), digest_size=4, person=b'run-id').hexdigest()}"
+    mark = hashlib.blake2b(run.token(), digest_size=4, person=b"run-id").hexdigest()
+    return f"{run.read().spec.name}-{mark}"
 
 
 def _ledger(

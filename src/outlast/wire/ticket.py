@@ -89,10 +89,11 @@ def _read(path: Path) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(f"the ticket {path} cannot be read ({error.strerror})") from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise ConfigError(f"the ticket {path} is not a regular file")
     with open(fd, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"the ticket {path} is not a regular file")
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(f"the ticket {path} belongs to another user (id {status.st_uid})")
         if status.st_mode & 0o077:
