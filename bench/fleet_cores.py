@@ -34,10 +34,13 @@ from outlast.protocol.views import JobSpec, Membership
 
 SLOTS = 20
 COMMIT_S = 0.005
-STEADY_S = 1.0
+STEADY_S = 0.5
 BACK_S = 0.25
 """Everybody has spoken twice by then."""
-CALM_S = 5.0
+WARM_S = 1.5
+"""A leader suspects nobody before, and its ticks are cheap."""
+CALM_S = 4.0
+"""A new leader has given up by then whom it has never heard."""
 WITHIN_S = 60.0
 
 Peer = tuple[str, int]
@@ -214,7 +217,7 @@ def measure_cores(machines: int) -> dict[str, float]:
     hall = Hall(machines)
     hall.live_until_complete()
     found = {"gather_cpu_s": _sum_s(hall), "gather_commits": float(hall.commits)}
-    hall.live(CALM_S)
+    hall.live(WARM_S)
     hall.cost_s.clear()
     hall.live(STEADY_S)
     found |= {
