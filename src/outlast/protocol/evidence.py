@@ -344,7 +344,8 @@ class Evidence:
             and now - self._report_heard_at.get(seat.replica, self._took_office_at)
             < self._timing.complaint_holds_s
         }
-        holders = [holder.replica for holder in membership.holders if holder in membership.view.members]
+        members = set(membership.view.members)
+        holders = [holder.replica for holder in membership.holders if holder in members]
         for replica in self._complaints.verdict(staying, now, holders):
             self._doubt(change, membership.seats[replica], f"replica {replica} is cut off from others")
 
