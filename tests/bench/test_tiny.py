@@ -72,6 +72,12 @@ KEYS = {
         "sim_3000_evicted",
         "sim_3000_document_bytes",
     },
+    "machines": {
+        "coordinator_failover_s_median",
+        "etcd_failover_s_median",
+        "machine_lost_s_p90",
+        "machine_lost_plain_s_p90",
+    },
     "load": {"false_evictions", "sched_ms_p99", "slowdown"},
     "overhead": {
         "ratio",

@@ -10,6 +10,7 @@ from outlast.protocol.views import JobSpec
 from outlast.run.machine import (
     check_open,
     check_program,
+    check_reach,
     coordinator_addresses,
     machine_name,
     own_coordinator,
@@ -68,6 +69,17 @@ def test_all_interfaces_are_no_address_that_others_could_be_told() -> None:
 def test_a_range_of_ports_that_is_none_is_refused(ports: str) -> None:
     with pytest.raises(UsageError, match="--ports"):
         reach_of(COORDINATORS, bind="lo", advertise=None, ports=ports)
+
+
+def test_ports_have_to_suffice_for_all_replicas_of_a_machine() -> None:
+    check_reach(Reach(bind="127.0.0.1", ports=(7710, 7711)), COORDINATORS[:2], per_machine=2)
+    with pytest.raises(UsageError, match=r"--ports 7710-7710 are too few: .* 2 replicas"):
+        check_reach(Reach(bind="127.0.0.1", ports=(7710, 7710)), COORDINATORS[:2], per_machine=2)
+
+
+def test_a_machine_that_others_cannot_reach_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"others cannot reach this machine at 127\.0\.0\.1.*--bind"):
+        check_reach(Reach(bind="127.0.0.1"), COORDINATORS, per_machine=1)
 
 
 def test_an_open_address_needs_the_word_of_whoever_began_the_job() -> None:

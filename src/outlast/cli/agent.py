@@ -14,6 +14,7 @@ from outlast.run.machine import (
     Machine,
     check_open,
     check_program,
+    check_reach,
     machine_name,
     own_coordinator,
     reach_of,
@@ -59,6 +60,7 @@ def _machine(name: str, ticket: Ticket, options: argparse.Namespace) -> Machine:
     check_program(name, ticket)
     reach = reach_of(ticket.coordinators, bind=options.bind, advertise=options.advertise, ports=options.ports)
     check_open(reach, insecure=ticket.insecure)
+    check_reach(reach, ticket.coordinators, ticket.spec.per_machine)
     return Machine(
         name=name, ticket=ticket, reach=reach, coordinator=own_coordinator(ticket.coordinators, reach)
     )

@@ -13,6 +13,7 @@ from outlast.run.machine import (
     COORDINATOR_PORT,
     Machine,
     check_open,
+    check_reach,
     coordinator_addresses,
     machine_name,
     own_coordinator,
@@ -102,6 +103,7 @@ def with_ticket(prepared: Options, options: argparse.Namespace, source: Path | N
         ports=options.ports,
     )
     check_open(reach, insecure=options.insecure)
+    check_reach(reach, coordinators, options.per_machine)
     coordinators = coordinators or (join_address(reach.known_as, COORDINATOR_PORT),)
     own = own_coordinator(coordinators, reach)
     run = prepared.name or fresh_name(prepared.argv[1 if prepared.argv[0] == "-m" else 0])

@@ -68,6 +68,22 @@ def own_coordinator(coordinators: tuple[str, ...], reach: Reach) -> int | None:
     return None
 
 
+def check_reach(reach: Reach, coordinators: tuple[str, ...], per_machine: int) -> None:
+    """Whether others can reach this machine, and all of its replicas, as far as that is known beforehand."""
+    elsewhere = [address for address in coordinators if not is_loopback((_numeric_host(address), 0))]
+    if is_loopback((reach.known_as, 0)) and elsewhere:
+        raise UsageError(
+            f"others cannot reach this machine at {reach.known_as}, and {elsewhere[0]} is another one: say "
+            "with --bind which of its addresses they reach"
+        )
+    first, last = reach.ports
+    if first and last - first + 1 < per_machine:
+        raise UsageError(
+            f"--ports {first}-{last} are too few: this machine has room for {per_machine} replicas, and each "
+            "needs a port of its own"
+        )
+
+
 def check_open(reach: Reach, *, insecure: bool) -> None:
     if not insecure and not is_loopback((reach.bind, 0)):
         raise ConfigError(
