@@ -181,3 +181,22 @@ def test_there_is_no_coordinator_for_a_minute(network: NewNetwork, tmp_path: Pat
         run.wait_for_all()
         run.finish()
         assert not re.search("nothing is heard|hangs|cut off", run.said()), run.said()
+
+
+@pytest.mark.soak
+def test_the_machine_with_the_only_state_is_lost_for_good(network: NewNetwork, tmp_path: Path) -> None:
+    """It is waited for, and then given up: the others begin from the newest checkpoint."""
+    vault = ("--checkpoints", str(tmp_path / "vault"), "--every", "10")
+    options = ("--detect-within", "0.5")
+    with MachinesRun(network(3), tmp_path, *vault, replicas=2, per_machine=2, options=options) as run:
+        status = run.wait_for_all()
+        (only,) = [machine for machine in run.machines if machine.name in _agents(status)]
+        run.wait_until("a checkpoint", lambda: any((tmp_path / "vault").rglob("*")))
+        run.wait_for_steps(40)
+        only.kill()
+        run.wait_for("places elsewhere", lambda status: only.name not in _agents(status))
+        run.wait_for_all()
+        only.boot()
+        run.start_member(only)
+        run.start(only)
+        run.finish()

@@ -563,3 +563,15 @@ def test_nobody_is_suspected_before_replicas_could_say_again_what_was_not_heard(
         evidence.note_report(Report(replica=replica, incarnation=1, view=1), 2.06)
     assert evidence.change(trained(), 2.06).removals == {}
     assert list(evidence.change(trained(), 2.06 + 3 * TIMING.beat_every_s).removals) == [0]
+
+
+def test_of_several_machines_one_that_stays_silent_is_given_up_though_it_may_hold_the_only_state() -> None:
+    placed = msgspec.structs.replace(
+        trained(), spec=msgspec.structs.replace(trained().spec, per_machine=1), hosts={}
+    )
+    for membership, given_up in ((trained(), False), (placed, True)):
+        evidence = Evidence(TIMING, now=0.0)
+        hear(evidence, (0, 1), 0.0, TIMING.given_up_after_s - 1.0)
+        assert not evidence.change(membership, TIMING.given_up_after_s - 1.0).removals[2].proven
+        hear(evidence, (0, 1), TIMING.given_up_after_s - 0.9, TIMING.given_up_after_s + 1.0)
+        assert evidence.change(membership, TIMING.given_up_after_s + 1.0).removals[2].proven is given_up

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -85,3 +87,11 @@ def test_names_are_readable_and_no_two_are_equal() -> None:
     assert all(name.startswith("my-train-20") for name in names)
     assert fresh_name("….py").startswith("run-")
     assert len(fresh_name("x" * 500)) < 80
+
+
+def test_a_process_that_has_ended_and_was_not_buried_is_none() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+        assert started_at(child.pid) > 0
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert started_at(child.pid) == 0

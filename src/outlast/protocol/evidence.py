@@ -308,7 +308,12 @@ class Evidence:
     def _find_suspects(self, membership: Membership, change: Change, now: float) -> None:
         for seat in membership.seats.values():
             if self._watched(membership, seat) and self._unheard(seat, now):
-                self._doubt(change, seat, f"nothing is heard of replica {seat.replica}")
+                self._doubt(
+                    change,
+                    seat,
+                    f"nothing is heard of replica {seat.replica}",
+                    for_good=membership.spec.is_placed and self._is_given_up(seat, now),
+                )
         # A pulse of an earlier incarnation says nothing about the present one.
         pulses = [
             p for p in self.pulses(membership) if p.incarnation == membership.seats[p.replica].incarnation
@@ -389,9 +394,17 @@ class Evidence:
         fresh = {pulse.replica for pulse in pulses if self._is_fresh(membership, pulse, now)}
         return fresh >= {member.replica for member in (*membership.view.members, *membership.departing)}
 
-    def _doubt(self, change: Change, seat: Seat, cause: str) -> None:
-        removal = Removal(process=seat.process, standing=Standing.EVICTED, cause=cause, proven=False)
+    def _doubt(self, change: Change, seat: Seat, cause: str, *, for_good: bool = False) -> None:
+        removal = Removal(process=seat.process, standing=Standing.EVICTED, cause=cause, proven=for_good)
         change.removals.setdefault(seat.replica, removal)
+
+    def _is_given_up(self, seat: Seat, now: float) -> bool:
+        """Whether it has been silent for so long that it is not waited for, though nobody else may hold the
+        state."""
+        picture = self.agents.get(seat.agent)
+        heard_at = self._took_office_at if picture is None else picture.history.heard_at
+        heard_at = max(heard_at, self._report_heard_at.get(seat.replica, self._took_office_at))
+        return now - heard_at >= self._timing.given_up_after_s
 
     def _unheard(self, seat: Seat, now: float) -> bool:
         """Neither its agent nor the replica itself: both would have to be silent for no reason."""

@@ -82,6 +82,12 @@ class Timing:
         return self.detect_within_s * 5
 
     @property
+    def given_up_after_s(self) -> float:
+        """The last replica that holds the training state is waited for, but a machine may be lost for good:
+        in a job on several machines it is given up after this long."""
+        return self.detect_within_s * 60
+
+    @property
     def stopped_for_s(self) -> float:
         """A replica that its agent sees stopped (SIGSTOP) for this long is evicted."""
         return self.detect_within_s / 2

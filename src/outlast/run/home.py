@@ -37,12 +37,13 @@ def alive(run: RunFile) -> bool:
 
 
 def started_at(pid: int) -> int:
-    """When a process started, in the kernel's ticks; 0 if there is none."""
+    """When a process started, in the kernel's ticks; 0 if there is none, or one that nobody has buried."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
-    return int(stat.rpartition(")")[2].split()[19])
+    fields = stat.rpartition(")")[2].split()
+    return 0 if fields[0] == "Z" else int(fields[19])
 
 
 def find_run(name: str | None, base: Path) -> RunDirectory:
