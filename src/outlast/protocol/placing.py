@@ -12,7 +12,8 @@ one, and nobody but the agent that was given a number uses it.
 A replica stays where it is as long as its machine is there. It is given another place when its agent has
 left, or has been silent for so long that it is taken for lost, and only then if nobody counts on the life
 that it may still have there: silence is no proof, and the last one that holds the training state may be the
-one that is not heard. Where no machine has room, it keeps the place it had, and comes back with its machine.
+one that is not heard. (It is given up later, see `Timing.given_up_after_s`.) Where no machine has room, it
+keeps the place it had, and comes back with its machine.
 """
 
 from __future__ import annotations

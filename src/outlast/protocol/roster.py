@@ -8,7 +8,8 @@ Three rules keep the training state safe, and its holders at work.
 *A view keeps somebody who holds the state.* The `holders` are the members of the newest view that one of
 them is known to have adopted, once they say themselves that they have caught up. Suspicion alone never
 removes the last of them: a leader that cannot reach anyone has no proof that they are dead, and a view
-without them would lose what they have done. It waits.
+without them would lose what they have done. It waits; on several machines for a minute (`given_up_after_s`),
+since a machine may be lost for good.
 Proof of death (the agent saw the process exit) is another matter: then whoever is still a member takes over.
 And one that asks to leave is let go only when another holder stays, or when there is nobody to hand over to.
 
